@@ -1,0 +1,93 @@
+"""Uniform bins: how PAC turns actions and values into categorical distributions and back.
+
+One definition serves targets, samples and queries, so that an action that was scored is the action that is tried.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+Projection = Literal["two-hot", "nearest"]
+
+
+@dataclass(frozen=True)
+class Bins:
+    """`count` points from `low` to `high`, evenly spaced; each stands for the interval around it."""
+
+    low: float
+    high: float
+    count: int
+
+    def __post_init__(self) -> None:
+        if not (self.count >= 2 and self.low < self.high):
+            raise ValueError(f"Bins: expected low < high and count >= 2, found {self}.")
+
+    @classmethod
+    def cells(cls, low: float, high: float, count: int) -> Self:
+        """Bins that tile [low, high]; the points are their centres, half a step inside (SPEC E.6.7: actions)."""
+        half = (high - low) / count / 2
+        return cls(low + half, high - half, count)
+
+    @property
+    def step(self) -> float:
+        return (self.high - self.low) / (self.count - 1)
+
+    def points(self, like: Tensor) -> Float[Tensor, " bins"]:
+        """The points, with the device and dtype of `like`."""
+        return torch.linspace(self.low, self.high, self.count, device=like.device, dtype=like.dtype)
+
+    def encode(self, value: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Index of the nearest point; values outside the range go to its ends."""
+        return ((value - self.low) / self.step).round().clamp(0, self.count - 1).long()
+
+    def decode(self, index: Int64[Tensor, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:
+        return self.points(like)[index]
+
+    def mean(self, logits: Float[Tensor, "*shape bins"]) -> Float[Tensor, "*shape"]:
+        """Expected value of the categorical distribution with these logits."""
+        probs = logits.softmax(-1)
+        return probs @ self.points(probs)
+
+    def two_hot(self, value: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape bins"]:
+        """Mass on the two points around each value, with that value as its mean."""
+        place = ((value - self.low) / self.step).clamp(0, self.count - 1)
+        index = torch.arange(self.count, device=value.device, dtype=value.dtype)
+        return (1 - (place[..., None] - index).abs()).clamp(min=0)
+
+    def project(
+        self,
+        probs: Float[Tensor, "*shape bins"],
+        shift: Float[Tensor, "*shape"],
+        scale: Float[Tensor, "*shape"],
+        kind: Projection = "two-hot",
+    ) -> Float[Tensor, "*shape bins"]:
+        """Distribution of `shift + scale * q` with q ~ probs, put back on the points; mass outside goes to the ends.
+
+        "two-hot" is C51's (Bellemare et al., 2017) and keeps the mean inside the range. "nearest" is the indicator
+        of the paper's text; it rounds, so that shifts under half a step are lost (SPEC E.6.3).
+        """
+        moved = shift[..., None] + scale[..., None] * self.points(probs)
+        if kind == "two-hot":
+            return torch.einsum("...j,...jk->...k", probs, self.two_hot(moved))
+        return torch.zeros_like(probs).scatter_add(-1, self.encode(moved), probs)
+
+    def logits_with_mean(self, value: float) -> Float[Tensor, " bins"]:
+        """Logits of the least committed (maximum-entropy) distribution whose mean is `value`.
+
+        The ends themselves would need infinite logits: the mean is kept a tenth of a step inside the range.
+        """
+        if not self.low <= value <= self.high:
+            raise ValueError(f"Expected an initial value inside [{self.low}, {self.high}], found {value}.")
+        points = torch.linspace(-1, 1, self.count, dtype=torch.float64)
+        margin = 0.2 / (self.count - 1)  # a tenth of a step on [-1, 1]
+        wanted = 2 * (value - self.low) / (self.high - self.low) - 1
+        wanted = min(max(wanted, -1 + margin), 1 - margin)
+        steep = 50.0 * self.count
+        low, high = -steep, steep  # the mean of softmax(tilt * points) rises with tilt
+        for _ in range(100):
+            tilt = (low + high) / 2
+            low, high = (tilt, high) if float((points * tilt).softmax(0) @ points) < wanted else (low, tilt)
+        return (points * tilt).float()

@@ -1,0 +1,187 @@
+"""What travels through PAC: an `Observation` is what the model reads, a `Batch` what it learns from.
+
+Tensors of one structure share their leading axes (`*batch`: one axis for the model, batch and time in a `Batch`).
+A mask is True where data is real; what is masked may hold anything, NaN included, and changes nothing. An absent
+modality is an axis of length 0, so the model has no `if None` and does not compute what a batch does not hold.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+
+class TensorStruct:
+    """Indexing, reshaping and moving a dataclass of tensors as if it were one tensor over its leading axes."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Apply `change` to every tensor, inside nested structures too."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        changed = {k: v.map(change) if isinstance(v, TensorStruct) else change(v) for k, v in fields.items()}
+        return type(self)(**changed)
+
+    def __getitem__(self, index: Any) -> Self:
+        return self.map(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observation(TensorStruct):
+    """What the model reads at one instant: the robot's state, its cameras, and the task it was given."""
+
+    proprio: Float[Tensor, "*batch proprio"]
+    proprio_mask: Bool[Tensor, "*batch proprio"]
+    proprio_centre: Float[Tensor, "*batch proprio"]  # statistics of the dataset this row came from; read only
+    proprio_scale: Float[Tensor, "*batch proprio"]  # by models configured to centre or standardise their input
+    images: UInt8[Tensor, "*batch camera height width 3"]
+    camera_slots: Int64[Tensor, "*batch camera"]  # which of the model's cameras: rows may hold different ones
+    camera_mask: Bool[Tensor, "*batch camera"]
+    goal_images: UInt8[Tensor, "*batch goal height width 3"]
+    goal_slots: Int64[Tensor, "*batch goal"]
+    goal_mask: Bool[Tensor, "*batch goal"]
+    text: Int64[Tensor, "*batch text"]  # token ids of the instruction
+    text_mask: Bool[Tensor, "*batch text"]
+
+    @classmethod
+    def of(
+        cls,
+        proprio: Float[Tensor, "*batch proprio"],
+        *,
+        images: UInt8[Tensor, "*batch camera height width 3"] | None = None,
+        goal_images: UInt8[Tensor, "*batch goal height width 3"] | None = None,
+        text: Int64[Tensor, "*batch text"] | None = None,
+        **given: Tensor,
+    ) -> Self:
+        """Build an observation from what there is; the rest is absent, and masks are True unless given."""
+        batch, device = proprio.shape[:-1], proprio.device
+        no_image = torch.zeros(*batch, 0, 1, 1, 3, dtype=torch.uint8, device=device)
+        images = no_image if images is None else images
+        goal_images = no_image if goal_images is None else goal_images
+        text = torch.zeros(*batch, 0, dtype=torch.int64, device=device) if text is None else text
+
+        def slots(pictures: Tensor) -> Tensor:
+            return torch.arange(pictures.shape[-4], device=device).expand(pictures.shape[:-3])
+
+        def real(values: Tensor) -> Tensor:
+            return torch.ones_like(values, dtype=torch.bool)
+
+        fields = {
+            "proprio": proprio,
+            "proprio_mask": real(proprio),
+            "proprio_centre": torch.zeros_like(proprio),
+            "proprio_scale": torch.ones_like(proprio),
+            "images": images,
+            "camera_slots": slots(images),
+            "camera_mask": real(slots(images)),
+            "goal_images": goal_images,
+            "goal_slots": slots(goal_images),
+            "goal_mask": real(slots(goal_images)),
+            "text": text,
+            "text_mask": real(text),
+        }
+        return cls(**(fields | given))
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.proprio.shape[:-1]
+
+    def flatten(self) -> Self:
+        """Merge the leading axes into one."""
+        num_axes = len(self.batch_shape)
+        return self.map(lambda tensor: tensor.flatten(0, num_axes - 1))
+
+    def trim(self) -> Self:
+        """Drop what no row holds: dimensions and text past the last real one, pictures past the fullest row.
+
+        Each row's pictures move to the front and keep their slots, so that robots with different cameras share
+        columns. The model's output does not change. Sizes depend on values: call this on the CPU, where batches are
+        made, since on a GPU it waits for the device.
+        """
+        width, length = _used(self.proprio_mask), _used(self.text_mask)
+        cameras, goals = _compaction(self.camera_mask), _compaction(self.goal_mask)
+        return type(self)(
+            proprio=self.proprio[..., :width],
+            proprio_mask=self.proprio_mask[..., :width],
+            proprio_centre=self.proprio_centre[..., :width],
+            proprio_scale=self.proprio_scale[..., :width],
+            images=_pick(self.images, cameras),
+            camera_slots=self.camera_slots.gather(-1, cameras),
+            camera_mask=self.camera_mask.gather(-1, cameras),
+            goal_images=_pick(self.goal_images, goals),
+            goal_slots=self.goal_slots.gather(-1, goals),
+            goal_mask=self.goal_mask.gather(-1, goals),
+            text=self.text[..., :length],
+            text_mask=self.text_mask[..., :length],
+        )
+
+    def drop_task(
+        self,
+        keep_goal: Float[Tensor, " batch"],
+        keep_text: Float[Tensor, " batch"],
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """Hide goal images and text, each with its own coin per row of the first axis (SPEC E.4: p is P(present)).
+
+        Every step of a window shares its row's coins: a task is given for an episode, not for an instant.
+        """
+        draws = torch.rand(2, *keep_goal.shape, generator=generator, device=keep_goal.device)
+        goal, text = draws < torch.stack([keep_goal, keep_text])
+        axes = (1,) * len(self.batch_shape)
+        return dataclasses.replace(
+            self,
+            goal_mask=self.goal_mask & goal.view(-1, *axes),
+            text_mask=self.text_mask & text.view(-1, *axes),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch(TensorStruct):
+    """Windows of T+1 observations and the T transitions between them: in `observation[:, t]` the robot took
+    `action[:, t]`, got `reward[:, t]`, and then saw `observation[:, t + 1]`.
+    """
+
+    observation: Observation  # leading axes: batch, T + 1
+    action: Float[Tensor, "batch time action"]  # normalised to [-1, 1]
+    action_mask: Bool[Tensor, "batch time action"]
+    reward: Float[Tensor, "batch time"]
+    discount: Float[Tensor, "batch time"]  # 0 at a true termination, 1 elsewhere: a time limit does not end the world
+    mask: Bool[Tensor, "batch time"]  # False: padding of a short episode, or the next observation is unknown
+    imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
+    critic_weight: Float[Tensor, " batch"]  # beta of that dataset
+
+    def __post_init__(self) -> None:
+        expected = (self.action.shape[0], self.action.shape[1] + 1)
+        if self.observation.batch_shape != expected:
+            raise ValueError(
+                f"Batch: {self.action.shape[1]} actions need one observation more than that. Expected observations "
+                f"with leading axes (batch, time) = {expected}, found {tuple(self.observation.batch_shape)}."
+            )
+
+
+def _used(mask: Bool[Tensor, "*batch entry"]) -> int:
+    """Length up to and including the last entry that is real in any row."""
+    present = mask.reshape(-1, mask.shape[-1]).any(0).nonzero()
+    return int(present[-1, 0]) + 1 if len(present) else 0
+
+
+def _compaction(mask: Bool[Tensor, "*batch entry"]) -> Int64[Tensor, "*batch kept"]:
+    """Indices that move each row's real entries to the front, cut at the fullest row."""
+    kept = int(mask.sum(-1).max()) if mask.numel() else 0
+    return torch.argsort(~mask, dim=-1, stable=True)[..., :kept]
+
+
+def _pick(
+    pictures: UInt8[Tensor, "*batch entry height width 3"], index: Int64[Tensor, "*batch kept"]
+) -> UInt8[Tensor, "*batch kept height width 3"]:
+    size = pictures.shape[-3:]
+    return pictures.gather(-4, index[..., None, None, None].expand(*index.shape, *size))
+
+
+torch.export.register_dataclass(Observation)
+torch.export.register_dataclass(Batch)
