@@ -1,4 +1,5 @@
-"""What travels through PAC: an `Observation` is what the model reads, a `Batch` what it learns from.
+"""What travels through PAC: an `Episode` is what is stored, an `Observation` what the model reads, a `Batch` what it
+learns from.
 
 Tensors of one structure share their leading axes (`*batch`: one axis for the model, batch and time in a `Batch`).
 A mask is True where data is real; what is masked may hold anything, NaN included, and changes nothing. An absent
@@ -7,12 +8,33 @@ modality is an axis of length 0, so the model has no `if None` and does not comp
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+    """One episode on the CPU: in `observation[t]` the robot took `action[t]`, got `reward[t]`, and then saw
+    `observation[t + 1]`. T actions, and T + 1 observations, or T where a source does not keep the last one.
+    """
+
+    observation: dict[str, np.ndarray]  # LeRobot's names: "observation.state" (T+1, dims) float32,
+    # "observation.images.<camera>" (T+1, height, width, 3) uint8
+    action: np.ndarray  # (T, actions) float32, raw: bounds belong to the dataset
+    reward: np.ndarray  # (T,) float32
+    terminated: bool  # the last step ended the task for good: nothing is to be had after it
+    truncated: bool  # the last step met a time limit: the world went on, and values bootstrap
+    instruction: str = ""
+    success: bool | None = None  # None: the source does not say
+    goal_images: dict[str, np.ndarray] = field(default_factory=dict)  # camera -> (height, width, 3) uint8
+    extra_rewards: dict[str, np.ndarray] = field(default_factory=dict)  # other tasks' rewards for the same steps
+    source: str = ""  # file, behaviour or checkpoint it came from
+    seed: int | None = None
 
 
 class TensorStruct:
@@ -20,7 +42,7 @@ class TensorStruct:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Apply `change` to every tensor, inside nested structures too."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         changed = {k: v.map(change) if isinstance(v, TensorStruct) else change(v) for k, v in fields.items()}
         return type(self)(**changed)
 
