@@ -105,7 +105,7 @@ class ModelConfig:
     @property
     def tokens_per_image(self) -> int:
         """N_E: every section of the ResNet halves both sides, rounding up."""
-        halvings = 2 ** len(self.image_channels)
+        halvings: int = 2 ** len(self.image_channels)
         return math.ceil(self.image_height / halvings) * math.ceil(self.image_width / halvings)
 
 
@@ -147,10 +147,11 @@ class ObjectiveConfig:
     reward_scale: float | None = None  # None: 1 - discount, so that values span the range of the rewards
     projection: Projection = "two-hot"
     num_samples: int = 10  # N: actions drawn from the reference policy
-    temperature: float | None = None  # eta; None: from MPO's dual, so that the weights' mean KL is `epsilon`
-    epsilon: float = 0.1  # for the dual (SPEC E.1, FINDINGS: 0.1 goes with alpha = 0.5)
-    max_weight: float = 20.0  # PAC+V: bound on exp(advantage / eta)
-    advantage_scale: Literal["fixed", "std"] = "std"  # PAC+V: eta in units of value, or of the batch's std(advantage)
+    # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
+    # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
+    temperature: float | None = None
+    epsilon: float = 0.1
+    max_weight: float = 20.0  # PAC+V: bound on exp(advantage / eta), which overflows float32 otherwise
     behaviour: Literal["constant", "learned"] = "constant"  # PAC+V: b(a|s) of the importance ratio pi/b
     max_ratio: float = 1.0  # PAC+V: bound on pi/b
 
@@ -165,7 +166,9 @@ class ObjectiveConfig:
             if value is not None and not value > 0:
                 raise ValueError(f"ObjectiveConfig.{name}: expected a positive number, found {value}.")
         if self.improve and self.critic == "none":
-            raise ValueError("ObjectiveConfig: improve=true needs a critic; set critic to 'q' or 'v', or improve=false.")
+            raise ValueError(
+                "ObjectiveConfig: improve=true needs a critic; set critic to 'q' or 'v', or improve=false."
+            )
 
     @property
     def applied_reward_scale(self) -> float:

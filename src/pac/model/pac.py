@@ -1,0 +1,165 @@
+"""PAC: one Perceiver with a policy and a critic. Encode once, then ask as often as you like:
+
+encoded = model.encode(observation)
+model.policy_logits(encoded)                    # (batch, action, bins)
+model.q_logits(encoded, actions, action_mask)   # (batch, sample, bins), any number of actions a row
+model.v_logits(encoded)                         # (batch, bins), with v_head
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from pac.config import ModelConfig
+from pac.model.decoders import ActionQueries, LearnedQueries
+from pac.model.encoders import InputEncoder, MultiScaleEncoder, number_encoder, number_tokens
+from pac.model.perceiver import Block, InputAttention
+from pac.model.tokens import AnyTokens
+from pac.types import Observation
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """What the model made of a batch of observations; decoders query it."""
+
+    latents: Float[Tensor, "batch latent width"]
+    tokens: tuple[AnyTokens, ...] = ()  # kept only where actions enter as input, to be read again with each of them
+
+    def rows(self, index: Int64[Tensor, " rows"]) -> "Encoded":
+        return Encoded(self.latents[index], tuple(group[index] for group in self.tokens))
+
+
+class ActionInput(nn.Module):
+    """Ablation: the action as more input tokens, and one learned query for its value."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.numbers = number_encoder(config, config.token_width)
+        self.positions = nn.Parameter(torch.empty(config.num_actions * config.num_gains, config.token_width))
+        self.value = LearnedQueries(config, 1, config.num_value_bins)
+        self.num_gains = config.num_gains
+
+    def tokens(self, actions: Float[Tensor, "batch action"], mask: Bool[Tensor, "batch action"]) -> AnyTokens:
+        return number_tokens(self.numbers, actions, mask, self.positions[: mask.shape[1] * self.num_gains])
+
+
+class PAC(nn.Module):
+    """The Perceiver-Actor-Critic."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.inputs = InputEncoder(config)
+        self.latents = nn.Parameter(torch.empty(config.num_latents, config.latent_width))
+        self.read = InputAttention(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
+        self.policy = LearnedQueries(config, config.num_actions, config.num_action_bins)
+        if config.q_head:
+            self.q = ActionInput(config) if config.action_as == "input" else ActionQueries(config)
+        if config.v_head:
+            self.v = LearnedQueries(config, 1, config.num_value_bins)
+        if config.behaviour_head:
+            self.behaviour = LearnedQueries(config, config.num_actions, config.num_action_bins)
+        initialise(self)
+
+    def encode(self, observation: Observation) -> Encoded:
+        tokens = tuple(self.inputs(observation))
+        latents = self._think(tokens, len(observation.proprio))
+        return Encoded(latents, tokens if self.config.action_as == "input" else ())
+
+    def policy_logits(self, encoded: Encoded, num_actions: int | None = None) -> Float[Tensor, "batch action bins"]:
+        """Logits of each action dimension's bins; `num_actions` asks for the first few dimensions only."""
+        self._check_num_actions(num_actions)
+        return self.policy(encoded.latents, num_actions)
+
+    def behaviour_logits(self, encoded: Encoded, num_actions: int | None = None) -> Float[Tensor, "batch action bins"]:
+        self._check_head("behaviour_head")
+        self._check_num_actions(num_actions)
+        return self.behaviour(encoded.latents, num_actions)
+
+    def q_logits(
+        self,
+        encoded: Encoded,
+        actions: Float[Tensor, "batch sample action"],
+        mask: Bool[Tensor, "batch action"],
+    ) -> Float[Tensor, "batch sample bins"]:
+        """Logits of the value of each action; an action's value does not depend on what else is asked."""
+        self._check_head("q_head")
+        self._check_num_actions(actions.shape[-1])
+        if isinstance(self.q, ActionQueries):
+            return self.q(encoded.latents, actions, mask)
+        batch, samples = actions.shape[:2]
+        rows = torch.arange(batch, device=actions.device).repeat_interleave(samples)
+        action_tokens = self.q.tokens(actions.flatten(0, 1), mask[rows])
+        latents = self._think((*encoded.rows(rows).tokens, action_tokens), batch * samples)
+        return self.q.value(latents).view(batch, samples, -1)
+
+    def v_logits(self, encoded: Encoded) -> Float[Tensor, "batch bins"]:
+        self._check_head("v_head")
+        return self.v(encoded.latents)[:, 0]
+
+    def _think(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
+        latents: Tensor = self.read(self.latents, tokens, num_rows)
+        for block in self.blocks:
+            latents = block(latents)
+        return latents
+
+    def _check_head(self, name: str) -> None:
+        if not getattr(self.config, name):
+            raise ValueError(f"This model has no {name.replace('_', ' ')}. Build it with {name}=True.")
+
+    def _check_num_actions(self, found: int | None) -> None:
+        if found is not None and not 0 < found <= self.config.num_actions:
+            raise ValueError(
+                f"PAC: expected from 1 to {self.config.num_actions} action dimensions, found {found}. Build the model "
+                f"with num_actions={found}, or mask and cut what is padding."
+            )
+
+
+def initialise(model: PAC) -> None:
+    """Random weights that let the input through.
+
+    A number's token is t * w + c: the layer norm after it keeps t only if w and the position c are of one size, so
+    all embeddings start at unit scale. Latents read a few tokens each rather than the average of all: their queries
+    are scaled up. Heads start almost flat, the value heads around `initial_value`.
+    """
+    config = model.config
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            assert module.bias is not None
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight)
+        elif isinstance(module, MultiScaleEncoder):
+            nn.init.normal_(module.linear.bias)
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] in ("positions", "identity", "queries", "latents"):
+            nn.init.normal_(parameter)
+    depth_scale = (2 * max(1, config.num_blocks)) ** -0.5
+    with torch.no_grad():
+        model.read.attention.query.weight.mul_(INPUT_QUERY_GAIN)
+        for block in model.blocks:
+            assert isinstance(block, Block)
+            block.attention.out.weight.mul_(depth_scale)
+            last = block.mlp[2]
+            assert isinstance(last, nn.Linear)
+            last.weight.mul_(depth_scale)
+        for name, module in model.named_modules():
+            if name.endswith("decoder.head") and isinstance(module, nn.Linear):
+                module.weight.mul_(0.01)
+                is_value = name.startswith(("q.", "v."))
+                if is_value and config.initial_value is not None:
+                    module.bias.copy_(config.value_bins.logits_with_mean(config.initial_value))
+
+
+INPUT_QUERY_GAIN = 3.0  # scores of a latent for the input tokens start with about this standard deviation
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

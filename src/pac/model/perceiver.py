@@ -1,0 +1,104 @@
+"""The Perceiver: attention, the cross-attention that reads the input, and the blocks on the latents.
+
+Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and value width equal to the latents' (SPEC
+A.2). Queries that are the same for every row come with a batch axis of 1 and are projected once.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from pac.config import ModelConfig
+from pac.model.tokens import AnyTokens
+
+
+class Attention(nn.Module):
+    """Multi-head attention from `query` to `source`, without normalisation or residual."""
+
+    def __init__(self, query_width: int, source_width: int, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(query_width, width)
+        self.key = nn.Linear(source_width, width)
+        self.value = nn.Linear(source_width, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self,
+        query: Float[Tensor, "#batch query query_width"],
+        source: Float[Tensor, "batch token source_width"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+    ) -> Float[Tensor, "batch query width"]:
+        heads = [self._split(x) for x in (self.query(query), self.key(source), self.value(source))]
+        heads[0] = heads[0].expand(len(source), -1, -1, -1)
+        return self.out(attend(heads[0], heads[1], heads[2], mask).transpose(1, 2).flatten(2))
+
+    def _split(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch head token head_width"]:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def attend(
+    query: Float[Tensor, "batch head query width"],
+    key: Float[Tensor, "batch head token width"],
+    value: Float[Tensor, "batch head token width"],
+    mask: Bool[Tensor, "batch token"] | None,
+) -> Float[Tensor, "batch head query width"]:
+    """Softmax attention over the real tokens; a row without any gives zeros, not an average of padding."""
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value)
+    if mask.shape[1] == 0:
+        return torch.zeros_like(query)
+    some = mask.any(-1, keepdim=True)
+    result = F.scaled_dot_product_attention(query, key, value, attn_mask=(mask | ~some)[:, None, None, :])
+    return result * some[:, :, None, None]
+
+
+class MLP(nn.Sequential):
+    def __init__(self, width: int, widening: int) -> None:
+        super().__init__(nn.Linear(width, widening * width), nn.GELU(), nn.Linear(widening * width, width))
+
+
+class InputAttention(nn.Module):
+    """XATTN_IN: the learned latents read the tokens of one instant, then think about them once."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.latent_width
+        self.query_norm = nn.LayerNorm(width)
+        self.source_norm = nn.LayerNorm(config.token_width)
+        self.attention = Attention(width, config.token_width, width, config.num_heads)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = MLP(width, config.widening)
+
+    def forward(
+        self, latents: Float[Tensor, "latent width"], groups: Sequence[AnyTokens], num_rows: int
+    ) -> Float[Tensor, "batch latent width"]:
+        dense = [group.dense() for group in groups]
+        token_width = self.source_norm.normalized_shape[0]
+        source = [group.embedding for group in dense] or [latents.new_zeros(num_rows, 0, token_width)]
+        mask = [group.mask for group in dense] or [latents.new_zeros(num_rows, 0, dtype=torch.bool)]
+        read = self.attention(
+            self.query_norm(latents)[None], self.source_norm(torch.cat(source, 1)), torch.cat(mask, 1)
+        )
+        latents = latents + read
+        return latents + self.mlp(self.mlp_norm(latents))
+
+
+class Block(nn.Module):
+    """Self-attention among the latents, then an MLP."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.latent_width
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, width, width, config.num_heads)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = MLP(width, config.widening)
+
+    def forward(self, latents: Float[Tensor, "batch latent width"]) -> Float[Tensor, "batch latent width"]:
+        normed = self.attention_norm(latents)
+        latents = latents + self.attention(normed, normed)
+        return latents + self.mlp(self.mlp_norm(latents))
