@@ -51,12 +51,6 @@ class Bins:
         probs = logits.softmax(-1)
         return probs @ self.points(probs)
 
-    def two_hot(self, value: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape bins"]:
-        """Mass on the two points around each value, with that value as its mean."""
-        place = ((value - self.low) / self.step).clamp(0, self.count - 1)
-        index = torch.arange(self.count, device=value.device, dtype=value.dtype)
-        return (1 - (place[..., None] - index).abs()).clamp(min=0)
-
     def project(
         self,
         probs: Float[Tensor, "*shape bins"],
@@ -70,9 +64,14 @@ class Bins:
         of the paper's text; it rounds, so that shifts under half a step are lost (SPEC E.6.3).
         """
         moved = shift[..., None] + scale[..., None] * self.points(probs)
-        if kind == "two-hot":
-            return torch.einsum("...j,...jk->...k", probs, self.two_hot(moved))
-        return torch.zeros_like(probs).scatter_add(-1, self.encode(moved), probs)
+        if kind == "nearest":
+            return torch.zeros_like(probs).scatter_add(-1, self.encode(moved), probs)
+        place = ((moved - self.low) / self.step).clamp(0, self.count - 1)
+        below = place.floor()
+        to_above = probs * (place - below)
+        index = below.long()
+        kept = torch.zeros_like(probs).scatter_add(-1, index, probs - to_above)
+        return kept.scatter_add(-1, (index + 1).clamp(max=self.count - 1), to_above)
 
     def logits_with_mean(self, value: float) -> Float[Tensor, " bins"]:
         """Logits of the least committed (maximum-entropy) distribution whose mean is `value`.

@@ -1,0 +1,26 @@
+"""The `pac` command: one verb a subcommand. A mistake of the user's is one line on stderr and exit code 2."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import pac
+from pac import demo
+from pac.scaling import info
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
+    parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (info, demo):
+        module.add_parser(subparsers)
+    args = parser.parse_args(arguments)
+    try:
+        args.run(args)
+    except ValueError as error:
+        print(f"pac {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0

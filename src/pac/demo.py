@@ -1,0 +1,176 @@
+"""`pac demo`: from poor data to a better policy in a world small enough for any CPU.
+
+A point must reach a goal within 30 steps. Whoever logged the data changed its mind every four steps: towards the goal,
+towards a decoy opposite the goal, or nowhere; so even its successes wander, and no episode is worth cloning whole.
+The real model and objectives learn from that log, and every policy is tried from the same starts.
+"""
+
+import argparse
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor
+
+from pac.config import ModelConfig, ObjectiveConfig, model_config
+from pac.model import PAC
+from pac.objectives import loss, sample_actions
+from pac.types import Batch, Observation
+
+HORIZON, REACH, STRIDE = 30, 0.15, 0.15
+METHODS = {
+    "filtered BC": (1.0, ObjectiveConfig(critic="none", improve=False)),
+    "BC+Q": (1.0, ObjectiveConfig(improve=False, discount=0.95)),
+    "PAC": (0.5, ObjectiveConfig(discount=0.95, epsilon=0.3)),
+    "PAC+V": (0.0, ObjectiveConfig(critic="v", discount=0.95)),
+}
+
+
+@dataclass(frozen=True)
+class Log:
+    """Logged transitions, one a row; `success` says whether the row's episode reached its goal."""
+
+    state: Float[Tensor, "row 4"]  # position, goal
+    action: Float[Tensor, "row 2"]
+    next_state: Float[Tensor, "row 4"]
+    reached: Bool[Tensor, " row"]
+    success: Bool[Tensor, " row"]
+
+
+def starts(count: int, generator: torch.Generator) -> Float[Tensor, "row 4"]:
+    """Positions and goals at least 0.8 apart."""
+    drawn = torch.rand(8 * count, 4, generator=generator) * 2 - 1
+    return drawn[(drawn[:, :2] - drawn[:, 2:]).norm(dim=1) > 0.8][:count]
+
+
+def step(
+    state: Float[Tensor, "row 4"], action: Float[Tensor, "row 2"]
+) -> tuple[Float[Tensor, "row 4"], Bool[Tensor, " row"]]:
+    position = (state[:, :2] + STRIDE * action.clamp(-1, 1)).clamp(-1, 1)
+    return torch.cat([position, state[:, 2:]], 1), (position - state[:, 2:]).norm(dim=1) < REACH
+
+
+def collect(episodes: int, generator: torch.Generator) -> Log:
+    """Log the fickle behaviour."""
+    state, alive, rows = starts(episodes, generator), torch.ones(episodes, dtype=torch.bool), []
+    for t in range(HORIZON):
+        if t % 4 == 0:
+            mood = torch.rand(episodes, 1, generator=generator)
+        towards = torch.where(mood < 0.35, state[:, 2:], -state[:, 2:]) - state[:, :2]
+        wanted = torch.where(mood < 0.75, towards / towards.norm(dim=1, keepdim=True).clamp(min=1e-6), 0.0)
+        action = (wanted + 0.2 * torch.randn(episodes, 2, generator=generator)).clamp(-1, 1)
+        next_state, reached = step(state, action)
+        rows.append((state, action, next_state, reached, alive))
+        state, alive = next_state, alive & ~reached
+    states, actions, next_states, reached_at, kept = (torch.stack(column) for column in zip(*rows, strict=True))
+    success = (~alive).expand(HORIZON, -1)
+    return Log(states[kept], actions[kept], next_states[kept], reached_at[kept], success[kept])
+
+
+def make_batch(log: Log, rows: Tensor, imitation_weight: float) -> Batch:
+    count, real = len(rows), torch.ones(len(rows), 1, dtype=torch.bool)
+    reached = log.reached[rows, None].float()
+    return Batch(
+        observation=Observation.of(torch.stack([log.state[rows], log.next_state[rows]], 1)),
+        action=log.action[rows, None],
+        action_mask=real[..., None].expand(-1, -1, 2),
+        reward=reached,
+        discount=1 - reached,
+        mask=real,
+        imitation_weight=torch.full((count,), imitation_weight),
+        critic_weight=torch.full((count,), 2.0),  # the number of action dimensions
+    )
+
+
+def demo_model(objective: ObjectiveConfig) -> ModelConfig:
+    small = {"num_proprio": 4, "num_actions": 2, "num_cameras": 0, "num_goal_images": 0, "num_text_tokens": 0}
+    heads = {"q_head": objective.critic == "q", "v_head": objective.critic == "v"}
+    return model_config("nano", num_latents=8, initial_value=0.0, **small, **heads)
+
+
+def train(log: Log, method: str, seed: int, steps: int, progress: Progress | None = None) -> PAC:
+    """A short run with AdamW and a target network that is copied every 20 updates."""
+    imitation_weight, objective = METHODS[method]
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    usable = log.success.nonzero()[:, 0] if method == "filtered BC" else torch.arange(len(log.state))
+    model = PAC(demo_model(objective))
+    target = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
+    bar = progress.add_task(f"{method}, seed {seed}", total=steps) if progress else None
+    for update in range(steps):
+        rows = usable[torch.randint(len(usable), (128,), generator=generator)]
+        per_example, _ = loss(model, target, make_batch(log, rows, imitation_weight), objective, generator)
+        optimizer.zero_grad()
+        per_example.mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if update % 20 == 19:
+            target.load_state_dict(model.state_dict())
+        if progress and bar is not None:
+            progress.advance(bar)
+    return model
+
+
+@torch.no_grad()
+def evaluate(model: PAC, trials: int) -> Bool[Tensor, " trial"]:
+    """Which trials reach their goal, with sampled actions; every model gets the same starts."""
+    generator = torch.Generator().manual_seed(10_000)
+    state, done = starts(trials, generator), torch.zeros(trials, dtype=torch.bool)
+    for _ in range(HORIZON):
+        logits = model.policy_logits(model.encode(Observation.of(state)), 2)
+        action = model.config.action_bins.decode(sample_actions(logits, 1, generator)[:, 0], logits)
+        state, reached = step(state, action)
+        done = done | reached
+    return done
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """95% Wilson interval of a success rate (SPEC F)."""
+    z = 1.959964
+    rate, spread = successes / trials, z * z / trials
+    centre, half = rate + spread / 2, z * math.sqrt(rate * (1 - rate) / trials + spread / (4 * trials))
+    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("demo", help="watch offline RL beat cloning on poor data, on any CPU")
+    parser.add_argument("--seeds", type=int, default=3, help="training seeds, each with its own data (default: 3)")
+    parser.add_argument("--steps", type=int, default=1500, help="updates a run (default: 1500)")
+    parser.add_argument("--trials", type=int, default=400, help="evaluation episodes a run (default: 400)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    if min(args.seeds, args.steps, args.trials) < 1:
+        raise ValueError(
+            f"expected positive --seeds, --steps and --trials, found {args.seeds}, {args.steps}, {args.trials}."
+        )
+    console = Console()
+    logs = [collect(600, torch.Generator().manual_seed(seed)) for seed in range(args.seeds)]
+    results: dict[str, list[int]] = {method: [] for method in METHODS}
+    with Progress(console=console) as progress:
+        for seed, log in enumerate(logs):
+            for method in METHODS:
+                model = train(log, method, seed, args.steps, progress)
+                results[method].append(int(evaluate(model, args.trials).sum()))
+    console.print(summary_table(results, args.trials))
+
+
+def summary_table(results: dict[str, list[int]], trials: int) -> Table:
+    table = Table(title="Reaching the goal, % of trials (sampled actions, same starts; Wilson 95%, pooled over seeds)")
+    for column in ("method", "success", "95% interval", "each seed"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for method, successes in results.items():
+        count = trials * len(successes)
+        low, high = wilson(sum(successes), count)
+        seeds = " / ".join(f"{100 * k / trials:.0f}" for k in successes)
+        table.add_row(method, f"{100 * sum(successes) / count:.1f}", f"[{100 * low:.1f}, {100 * high:.1f}]", seeds)
+    return table
