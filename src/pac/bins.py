@@ -4,7 +4,7 @@ One definition serves targets, samples and queries, so that an action that was s
 """
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -26,7 +26,7 @@ class Bins:
             raise ValueError(f"Bins: expected low < high and count >= 2, found {self}.")
 
     @classmethod
-    def cells(cls, low: float, high: float, count: int) -> Self:
+    def cells(cls, low: float, high: float, count: int) -> "Bins":
         """Bins that tile [low, high]; the points are their centres, half a step inside (SPEC E.6.7: actions)."""
         half = (high - low) / count / 2
         return cls(low + half, high - half, count)

@@ -8,7 +8,7 @@ import difflib
 import math
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -199,7 +199,7 @@ def parse_overrides(assignments: list[str]) -> dict[str, Any]:
     return changes
 
 
-def suggest(name: str, known: typing.Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=1)

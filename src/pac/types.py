@@ -9,7 +9,7 @@ modality is an axis of length 0, so the model has no `if None` and does not comp
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,19 +37,22 @@ class Episode:
     seed: int | None = None
 
 
+Struct = TypeVar("Struct", bound="TensorStruct")
+
+
 class TensorStruct:
     """Indexing, reshaping and moving a dataclass of tensors as if it were one tensor over its leading axes."""
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self: Struct, change: Callable[[Tensor], Tensor]) -> Struct:
         """Apply `change` to every tensor, inside nested structures too."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         changed = {k: v.map(change) if isinstance(v, TensorStruct) else change(v) for k, v in fields.items()}
         return type(self)(**changed)
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self: Struct, index: Any) -> Struct:
         return self.map(lambda tensor: tensor[index])
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+    def to(self: Struct, device: torch.device | str, *, non_blocking: bool = False) -> Struct:
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
@@ -61,10 +64,10 @@ class Observation(TensorStruct):
     proprio_mask: Bool[Tensor, "*batch proprio"]
     proprio_centre: Float[Tensor, "*batch proprio"]  # statistics of the dataset this row came from; read only
     proprio_scale: Float[Tensor, "*batch proprio"]  # by models configured to centre or standardise their input
-    images: UInt8[Tensor, "*batch camera height width 3"]
+    images: UInt8[Tensor, "*batch camera rows columns 3"]
     camera_slots: Int64[Tensor, "*batch camera"]  # which of the model's cameras: rows may hold different ones
     camera_mask: Bool[Tensor, "*batch camera"]
-    goal_images: UInt8[Tensor, "*batch goal height width 3"]
+    goal_images: UInt8[Tensor, "*batch goal goal_rows goal_columns 3"]
     goal_slots: Int64[Tensor, "*batch goal"]
     goal_mask: Bool[Tensor, "*batch goal"]
     text: Int64[Tensor, "*batch text"]  # token ids of the instruction
@@ -75,11 +78,11 @@ class Observation(TensorStruct):
         cls,
         proprio: Float[Tensor, "*batch proprio"],
         *,
-        images: UInt8[Tensor, "*batch camera height width 3"] | None = None,
-        goal_images: UInt8[Tensor, "*batch goal height width 3"] | None = None,
+        images: UInt8[Tensor, "*batch camera rows columns 3"] | None = None,
+        goal_images: UInt8[Tensor, "*batch goal goal_rows goal_columns 3"] | None = None,
         text: Int64[Tensor, "*batch text"] | None = None,
         **given: Tensor,
-    ) -> Self:
+    ) -> "Observation":
         """Build an observation from what there is; the rest is absent, and masks are True unless given."""
         batch, device = proprio.shape[:-1], proprio.device
         no_image = torch.zeros(*batch, 0, 1, 1, 3, dtype=torch.uint8, device=device)
@@ -113,12 +116,12 @@ class Observation(TensorStruct):
     def batch_shape(self) -> torch.Size:
         return self.proprio.shape[:-1]
 
-    def flatten(self) -> Self:
+    def flatten(self) -> "Observation":
         """Merge the leading axes into one."""
         num_axes = len(self.batch_shape)
         return self.map(lambda tensor: tensor.flatten(0, num_axes - 1))
 
-    def trim(self) -> Self:
+    def trim(self) -> "Observation":
         """Drop what no row holds: dimensions and text past the last real one, pictures past the fullest row.
 
         Each row's pictures move to the front and keep their slots, so that robots with different cameras share
@@ -127,7 +130,7 @@ class Observation(TensorStruct):
         """
         width, length = _used(self.proprio_mask), _used(self.text_mask)
         cameras, goals = _compaction(self.camera_mask), _compaction(self.goal_mask)
-        return type(self)(
+        return Observation(
             proprio=self.proprio[..., :width],
             proprio_mask=self.proprio_mask[..., :width],
             proprio_centre=self.proprio_centre[..., :width],
@@ -147,7 +150,7 @@ class Observation(TensorStruct):
         keep_goal: Float[Tensor, " batch"],
         keep_text: Float[Tensor, " batch"],
         generator: torch.Generator | None = None,
-    ) -> Self:
+    ) -> "Observation":
         """Hide goal images and text, each with its own coin per row of the first axis (SPEC E.4: p is P(present)).
 
         Every step of a window shares its row's coins: a task is given for an episode, not for an instant.

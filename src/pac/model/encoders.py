@@ -107,7 +107,7 @@ class ImageEncoder(nn.Module):
         )
         self.project = nn.Linear(channels[-1], config.token_width)
 
-    def forward(self, images: UInt8[Tensor, "picture height width 3"]) -> Float[Tensor, "picture token width"]:
+    def forward(self, images: UInt8[Tensor, "picture rows columns 3"]) -> Float[Tensor, "picture token width"]:
         features = images.permute(0, 3, 1, 2).to(self.project.weight.dtype) / 127.5 - 1
         for section in self.sections:
             features = section(features)
@@ -178,7 +178,7 @@ class InputEncoder(nn.Module):
 
     def picture_tokens(
         self,
-        pictures: UInt8[Tensor, "batch picture height width 3"],
+        pictures: UInt8[Tensor, "batch picture rows columns 3"],
         slots: Int64[Tensor, "batch picture"],
         mask: Bool[Tensor, "batch picture"],
         positions: Float[Tensor, "token width"],

@@ -1,7 +1,7 @@
 """Tokens: what encoders hand to the input cross-attention. They travel with their mask."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,8 +15,8 @@ class Tokens:
     embedding: Float[Tensor, "batch token width"]
     mask: Bool[Tensor, "batch token"]
 
-    def __getitem__(self, rows: Any) -> Self:
-        return type(self)(self.embedding[rows], self.mask[rows])
+    def __getitem__(self, rows: Any) -> "Tokens":
+        return Tokens(self.embedding[rows], self.mask[rows])
 
     def dense(self) -> "Tokens":
         return self
@@ -35,8 +35,8 @@ class ScalarTokens:
     offset: Float[Tensor, "token width"]
     mask: Bool[Tensor, "batch token"]
 
-    def __getitem__(self, rows: Any) -> Self:
-        return type(self)(self.scalar[rows], self.direction, self.offset, self.mask[rows])
+    def __getitem__(self, rows: Any) -> "ScalarTokens":
+        return ScalarTokens(self.scalar[rows], self.direction, self.offset, self.mask[rows])
 
     def dense(self) -> Tokens:
         scalar = self.scalar.to(self.direction.dtype)[..., None]

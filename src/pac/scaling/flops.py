@@ -7,7 +7,6 @@ observations a window, the target network, and the sampled actions.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 from pac.config import ModelConfig
 from pac.scaling import paper
@@ -24,7 +23,7 @@ class Load:
     num_samples: int = 1  # actions whose value is asked
 
     @classmethod
-    def full(cls, config: ModelConfig, num_samples: int = 1) -> Self:
+    def full(cls, config: ModelConfig, num_samples: int = 1) -> "Load":
         """Every input of the model in use: what the paper counts."""
         return cls(
             num_proprio=config.num_proprio,

@@ -1,0 +1,23 @@
+"""Every test runs with jaxtyping's shapes checked by beartype; production pays nothing for them."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores
+
+from jaxtyping import install_import_hook
+
+# Settings check their own types, in words meant for people: they are not hooked.
+CHECKED = ["bins", "types", "model", "objectives", "scaling", "data", "demo"]
+install_import_hook([f"pac.{module}" for module in CHECKED], "beartype.beartype")
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("pac", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("pac")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
