@@ -44,7 +44,7 @@ class Load:
         return self.num_actions * config.num_gains
 
 
-def forward_flops(config: ModelConfig, load: Load, batch: int = 1) -> dict[str, float]:
+def forward_flops(config: ModelConfig, load: Load, batch: int = 1) -> dict[str, int]:
     """FLOPs by component of encoding `batch` observations, one policy and `num_samples` Q values each.
 
     Counts the model of the paper: multi-scale or other number tokens, the action as query.
@@ -55,7 +55,7 @@ def forward_flops(config: ModelConfig, load: Load, batch: int = 1) -> dict[str, 
     mlp = 4 * config.widening * latents * width**2
     decoder_source = 4 * latents * width**2  # keys and values of the latents
 
-    def decoder(num_queries: int, bins: int) -> float:
+    def decoder(num_queries: int, bins: int) -> int:
         return decoder_source + num_queries * (4 * latents * width + 2 * width**2 + 2 * width * bins)
 
     # Queries that are parameters are projected once a batch, not once a row.
@@ -74,7 +74,7 @@ def forward_flops(config: ModelConfig, load: Load, batch: int = 1) -> dict[str, 
     return {name: batch * cost + shared.get(name, 0) for name, cost in rows.items()}
 
 
-def _image_flops(config: ModelConfig) -> float:
+def _image_flops(config: ModelConfig) -> int:
     height, width, inner, total = config.image_height, config.image_width, 3, 0
     for outer in config.image_channels:
         total += 18 * inner * outer * height * width
@@ -90,7 +90,7 @@ def update_flops(
     batch: int = paper.BATCH_SIZE,
     window: int = paper.WINDOW,
     num_samples: int = paper.NUM_SAMPLES,
-) -> float:
+) -> int:
     """FLOPs of one PAC update: forward and backward on the window's transitions, and the target network on all its
     observations with the sampled actions. The optimiser's work on the weights is left out (under 0.1%).
     """

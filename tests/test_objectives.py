@@ -1,0 +1,440 @@
+"""The objectives: closed forms in float64, limits, and gradients that reach what they should and nothing else."""
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from factories import random_batch, random_mask, small_config, small_model
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, kl_divergence
+
+from pac import objectives
+from pac.bins import Bins
+from pac.config import ObjectiveConfig
+from pac.model import PAC
+from pac.objectives import loss
+from pac.types import Batch
+
+seeds = st.integers(0, 10_000)
+
+
+def doubles(*shape: int, seed: int = 0, grad: bool = False) -> Tensor:
+    values = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return values.requires_grad_(grad)
+
+
+def indices(high: int, *shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ------------------------------------------------------------------------------------------------ the terms by hand
+
+
+@given(seed=seeds)
+def test_log_prob_entropy_and_kl_match_torch_distributions(seed: int) -> None:
+    logits, other, action = doubles(4, 3, 5, seed=seed), doubles(4, 3, 5, seed=seed + 1), indices(5, 4, 2, 3, seed=seed)
+    mask = random_mask(4, 3, generator=torch.Generator().manual_seed(seed))
+    policy = Categorical(logits=logits[:, None])
+    expected = (policy.log_prob(action) * mask[:, None]).sum(-1)
+    torch.testing.assert_close(objectives.action_log_prob(logits, action, mask), expected)
+    count = mask.sum(-1).clamp(min=1)
+    entropy = (Categorical(logits=logits).entropy() * mask).sum(-1) / count
+    torch.testing.assert_close(objectives.entropy(logits, mask), entropy)
+    kl = (kl_divergence(Categorical(logits=logits), Categorical(logits=other)) * mask).sum(-1)
+    torch.testing.assert_close(objectives.policy_kl(logits, other, mask), kl)
+
+
+def test_samples_follow_the_policy() -> None:
+    logits = torch.tensor([[[0.0, 1.0, -1.0, -torch.inf, 2.0]]])
+    index = objectives.sample_actions(logits, 100_000, torch.Generator().manual_seed(0))
+    assert index.shape == (1, 100_000, 1)
+    frequency = torch.bincount(index.flatten(), minlength=5) / 100_000
+    torch.testing.assert_close(frequency, logits[0, 0].softmax(-1), rtol=0, atol=0.006)
+    assert frequency[3] == 0
+
+
+def test_improvement_weights_and_their_limits() -> None:
+    values = doubles(6, 10)
+    by_hand = (values / 0.3).exp() / (values / 0.3).exp().sum(-1, keepdim=True)
+    torch.testing.assert_close(objectives.improvement_weights(values, values.new_tensor(0.3)), by_hand)
+    far = objectives.improvement_weights(values, values.new_tensor(1e12))
+    torch.testing.assert_close(far, torch.full_like(values, 0.1))  # imitates the reference
+    near = objectives.improvement_weights(values, values.new_tensor(1e-9))
+    torch.testing.assert_close(near, torch.nn.functional.one_hot(values.argmax(-1), 10).double())  # the best sample
+    huge = objectives.improvement_weights(values * 1e6, values.new_tensor(1e-4))
+    assert torch.isfinite(huge).all()
+
+
+def test_improvement_loss_is_a_weighted_cross_entropy() -> None:
+    logits, samples, weights = doubles(4, 3, 5), indices(5, 4, 7, 3), doubles(4, 7).softmax(-1)
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    expected = torch.zeros(4, dtype=torch.float64)
+    for row in range(4):
+        for j in range(7):
+            for k in range(3):
+                expected[row] -= weights[row, j] * logits[row, k].log_softmax(-1)[samples[row, j, k]]
+    torch.testing.assert_close(objectives.improvement_loss(logits, samples, weights, mask), expected)
+
+
+@given(seed=seeds, epsilon=st.floats(0.01, 1.5), scale=st.floats(1e-4, 100.0))
+def test_the_dual_temperature_minimises_the_dual(seed: int, epsilon: float, scale: float) -> None:
+    """MPO's dual, by brute force on a fine grid around the answer; its stationary point has mean KL = epsilon."""
+    values, rows = doubles(20, 10, seed=seed) * scale, torch.ones(20, dtype=torch.bool)
+    rows[15:] = False
+    eta = objectives.dual_temperature(values, rows, epsilon)
+
+    def dual(eta: Tensor) -> Tensor:
+        return eta * epsilon + (eta * (torch.logsumexp(values[:15] / eta, -1) - math.log(10))).mean()
+
+    weights = objectives.improvement_weights(values[:15], eta)
+    kl = (weights * (weights * 10).log()).nan_to_num().sum(-1).mean()
+    assert kl.item() == pytest.approx(epsilon, rel=1e-3)
+    assert all(dual(eta) <= dual(eta * factor) + 1e-9 * scale for factor in (0.8, 0.97, 1.03, 1.25))
+
+
+def test_the_dual_with_nothing_to_choose() -> None:
+    same = torch.zeros(5, 10)
+    eta = objectives.dual_temperature(same, torch.ones(5, dtype=torch.bool), 0.1)
+    torch.testing.assert_close(objectives.improvement_weights(same, eta), torch.full((5, 10), 0.1))
+
+
+def test_td_target_and_critic_loss() -> None:
+    bins = Bins(0.0, 1.0, 11)
+    probs, reward, discount = (
+        doubles(3, 11).softmax(-1),
+        doubles(3).abs() * 0.01,
+        torch.tensor([0.9, 0.9, 0.0]).double(),
+    )
+    target = objectives.td_target(probs, reward, discount, bins, "two-hot")
+    points = bins.points(probs)
+    torch.testing.assert_close(target @ points, reward + discount * (probs @ points))
+    logits = doubles(3, 11, seed=5)
+    cross_entropy = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    torch.testing.assert_close(objectives.critic_loss(logits, target), cross_entropy)
+
+
+def test_advantage_weights_and_ratio_are_bounded() -> None:
+    advantage = torch.tensor([-1.0, 0.0, 0.001, 5.0], dtype=torch.float64)
+    weights = objectives.advantage_weights(advantage, advantage.new_tensor(1e-3), 20.0)
+    assert weights.tolist() == pytest.approx([0.0, 1.0, math.e, 20.0])
+    assert objectives.advantage_weights(advantage, advantage.new_tensor(1e12), 20.0).tolist() == pytest.approx([1] * 4)
+    log_prob = torch.log(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)).requires_grad_()
+    ratio = objectives.importance_ratio(log_prob, torch.log(torch.tensor([0.2, 0.5, 0.1])).double(), 2.0)
+    assert ratio.tolist() == pytest.approx([0.5, 1.0, 2.0])
+    assert not ratio.requires_grad
+
+
+def test_gradients_of_the_terms() -> None:
+    logits, samples, weights = doubles(2, 3, 5, grad=True), indices(5, 2, 4, 3), doubles(2, 4).softmax(-1)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    action, values, target = indices(5, 2, 3), doubles(2, 5, seed=3, grad=True), doubles(2, 5).softmax(-1)
+    assert torch.autograd.gradcheck(lambda x: objectives.imitation_loss(x, action, mask), (logits,))
+    assert torch.autograd.gradcheck(lambda x: objectives.improvement_loss(x, samples, weights, mask), (logits,))
+    assert torch.autograd.gradcheck(lambda x: objectives.critic_loss(x, target), (values,))
+    (gradient,) = torch.autograd.grad(objectives.imitation_loss(logits, action, mask).sum(), logits)
+    assert (gradient[~mask] == 0).all()
+
+
+# ------------------------------------------------------------------------------------------------------ whole losses
+
+Q, V = ObjectiveConfig(), ObjectiveConfig(critic="v")
+CLONE = ObjectiveConfig(critic="none", improve=False)
+BC_Q = ObjectiveConfig(improve=False)
+
+
+def run(
+    model: PAC, target: PAC, batch: Batch, config: ObjectiveConfig, **change: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    return loss(model, target, batch, dataclasses.replace(config, **change), torch.Generator().manual_seed(0))
+
+
+def weighted(batch: Batch, alpha: float, beta: float) -> Batch:
+    count = len(batch.action)
+    return dataclasses.replace(
+        batch, imitation_weight=torch.full((count,), alpha), critic_weight=torch.full((count,), beta)
+    )
+
+
+def pair(**overrides: Any) -> tuple[PAC, PAC, Batch]:
+    return small_model(0, **overrides), small_model(1, **overrides), random_batch(small_config(**overrides))
+
+
+def by_hand(model: PAC, batch: Batch) -> Tensor:
+    """-log pi of the logged actions."""
+    encoded = model.encode(batch.observation[:, :-1].flatten())
+    bins = model.config.action_bins.encode(batch.action.flatten(0, 1))
+    return -Categorical(logits=model.policy_logits(encoded)).log_prob(bins).sum(-1)
+
+
+@pytest.mark.parametrize("config", [Q, V], ids=["q", "v"])
+def test_alpha_one_is_exactly_cloning(config: ObjectiveConfig) -> None:
+    model, target, batch = pair()
+    cloning, _ = run(model, target, weighted(batch, 1.0, 0.0), CLONE)
+    torch.testing.assert_close(cloning, by_hand(model, batch))
+    full, _ = run(model, target, weighted(batch, 1.0, 0.0), config)
+    torch.testing.assert_close(full, cloning)
+
+
+def test_bc_q_is_pac_at_alpha_one() -> None:
+    """Without the improvement term the target network looks at fewer observations; the loss has the same meaning."""
+    model, target, batch = pair()
+    terminal = dataclasses.replace(batch, discount=torch.zeros_like(batch.discount))  # no sampled action matters
+    torch.testing.assert_close(
+        run(model, target, weighted(terminal, 1.0, 2.0), BC_Q)[0],
+        run(model, target, weighted(terminal, 1.0, 2.0), Q)[0],
+    )
+
+
+def test_pac_loss_by_hand() -> None:
+    """SPEC E.1, written out with loops for one seed of samples."""
+    model, target, batch = pair()
+    config = dataclasses.replace(Q, temperature=0.05, discount=0.9, reward_scale=0.1, num_samples=3)
+    per_example, metrics = run(model, target, batch, config)
+    value_bins, action_bins = model.config.value_bins, model.config.action_bins
+    points = value_bins.points(torch.zeros(1))
+    generator = torch.Generator().manual_seed(0)
+    seen = target.encode(batch.observation.flatten())
+    reference = target.policy_logits(seen)
+    samples = objectives.sample_actions(reference, 3, generator).view(3, 3, 3, 4)  # batch, time + 1, sample, action
+    mask = torch.ones(9, 4, dtype=torch.bool)
+    probs = target.q_logits(seen, action_bins.decode(samples.flatten(0, 1), points), mask).softmax(-1).view(3, 3, 3, 21)
+    online = model.encode(batch.observation[:, :-1].flatten())
+    log_pi = model.policy_logits(online).log_softmax(-1).view(3, 2, 4, 11)
+    action = action_bins.encode(batch.action)
+    q_logits = model.q_logits(online, action_bins.decode(action, points).view(6, 1, 4), mask[:6]).view(3, 2, 21)
+    for b in range(3):
+        for t in range(2):
+            wanted = torch.zeros(21)
+            for j in range(3):
+                shift, scale = batch.reward[b, t] * 0.1, torch.tensor(0.9)
+                wanted += value_bins.project(probs[b, t + 1, j], shift, scale) / 3
+            critic = -(wanted * q_logits[b, t].log_softmax(-1)).sum()
+            weights = ((probs[b, t] @ points) / 0.05).softmax(-1)
+            improvement, imitation = torch.zeros(()), torch.zeros(())
+            for k in range(4):
+                imitation -= log_pi[b, t, k, action[b, t, k]]
+                for j in range(3):
+                    improvement -= weights[j] * log_pi[b, t, k, samples[b, t, j, k]]
+            expected = 0.5 * improvement + 0.5 * imitation + 2.0 * critic
+            torch.testing.assert_close(per_example.view(3, 2)[b, t], expected, rtol=1e-4, atol=1e-4)
+    assert metrics["loss/total"].item() == pytest.approx(per_example.mean().item(), rel=1e-5)
+
+
+def test_infinite_temperature_imitates_the_reference_policy() -> None:
+    """With eta to infinity and many samples, the improvement term is the cross-entropy to the target policy."""
+    model, target, batch = pair()
+    per_example, metrics = run(model, target, weighted(batch, 0.0, 0.0), Q, temperature=1e9, num_samples=20_000)
+    observation = batch.observation[:, :-1].flatten()
+    reference = target.policy_logits(target.encode(observation)).softmax(-1)
+    policy = model.policy_logits(model.encode(observation)).log_softmax(-1)
+    torch.testing.assert_close(per_example, -(reference * policy).sum((-1, -2)), rtol=0.02, atol=0.02)
+    assert metrics["weights/effective_samples"].item() == pytest.approx(20_000, rel=1e-3)
+
+
+def test_vanishing_temperature_imitates_the_best_sample() -> None:
+    model, target, batch = pair()
+    per_example, _ = run(model, target, weighted(batch, 0.0, 0.0), Q, temperature=1e-9)
+    seen, points = target.encode(batch.observation.flatten()), model.config.value_bins.points(torch.zeros(1))
+    samples = objectives.sample_actions(target.policy_logits(seen), 10, torch.Generator().manual_seed(0))
+    actions = model.config.action_bins.decode(samples, points)
+    values = target.q_logits(seen, actions, torch.ones(9, 4, dtype=torch.bool)).softmax(-1) @ points
+    best = samples[torch.arange(9), values.argmax(-1)].view(3, 3, 4)[:, :-1].flatten(0, 1)
+    policy = Categorical(logits=model.policy_logits(model.encode(batch.observation[:, :-1].flatten())))
+    torch.testing.assert_close(per_example, -policy.log_prob(best).sum(-1))
+
+
+def test_pac_v_reverts_to_cloning() -> None:
+    model, _, batch = pair()
+    plain = weighted(batch, 0.0, 0.0)
+    cloned, _ = run(model, model, plain, V, temperature=1e9)
+    torch.testing.assert_close(cloned, by_hand(model, batch), rtol=1e-4, atol=1e-4)
+    sharp, metrics = run(model, model, plain, V, temperature=1e-4)
+    assert torch.isfinite(sharp).all()
+    assert metrics["weights/clipped"] > 0
+
+
+def test_pac_v_by_hand() -> None:
+    """SPEC E.2 with b learned: exp(A / eta) on the policy, pi / b on the value loss."""
+    model, _, batch = pair()
+    config = dataclasses.replace(V, temperature=0.5, behaviour="learned", max_ratio=2.0, discount=0.9, reward_scale=1.0)
+    per_example, metrics = run(model, model, weighted(batch, 0.0, 3.0), config)
+    bins, everything = model.config.value_bins, model.encode(batch.observation.flatten())
+    v_probs = model.v_logits(everything).softmax(-1).view(3, 3, 21)
+    value = v_probs @ bins.points(v_probs)
+    online = model.encode(batch.observation[:, :-1].flatten())
+    action = model.config.action_bins.encode(batch.action.flatten(0, 1))
+    log_pi = Categorical(logits=model.policy_logits(online)).log_prob(action).sum(-1)
+    log_b = Categorical(logits=model.behaviour_logits(online)).log_prob(action).sum(-1)
+    advantage = (batch.reward + 0.9 * value[:, 1:] - value[:, :-1]).flatten()
+    weights = (advantage / 0.5).exp().clamp(max=20)
+    ratio = (log_pi - log_b).exp().clamp(max=2.0)
+    wanted = bins.project(v_probs[:, 1:].flatten(0, 1), batch.reward.flatten(), torch.full((6,), 0.9))
+    critic = -(wanted * model.v_logits(online).log_softmax(-1)).sum(-1)
+    torch.testing.assert_close(per_example, -weights * log_pi + 3.0 * ratio * critic - log_b, rtol=1e-4, atol=1e-4)
+    assert metrics["ratio/mean"].item() == pytest.approx(ratio.mean().item(), rel=1e-4)
+
+
+def test_constant_behaviour_is_uniform_over_bins() -> None:
+    model, _, batch = pair()
+    _, metrics = run(model, model, batch, V, max_ratio=1e9)
+    log_ratio = -by_hand(model, batch) + 4 * math.log(11)
+    assert metrics["ratio/mean"].item() == pytest.approx(log_ratio.exp().mean().item(), rel=1e-3)
+
+
+def test_alpha_and_beta_belong_to_the_row() -> None:
+    """alpha-PAC: a batch of two datasets is each dataset's batch with its own weights."""
+    model, target, batch = pair()
+    alpha, beta = torch.tensor([0.75, 0.0, 1.0]), torch.tensor([19.0, 1900.0, 0.0])
+    mixed, _ = run(
+        model, target, dataclasses.replace(batch, imitation_weight=alpha, critic_weight=beta), Q, temperature=0.1
+    )
+    for row in range(3):
+        alone, _ = run(model, target, weighted(batch, float(alpha[row]), float(beta[row])), Q, temperature=0.1)
+        torch.testing.assert_close(mixed.view(3, 2)[row], alone.view(3, 2)[row])
+
+
+@pytest.mark.parametrize("config", [Q, V], ids=["q", "v"])
+def test_termination_stops_the_bootstrap_and_a_time_limit_does_not(config: ObjectiveConfig) -> None:
+    model, target, batch = pair()
+    batch = weighted(batch, 1.0, 1.0)
+    other = random_batch(model.config, seed=7).observation
+    changed = batch.observation.map(torch.clone)
+    for name in ("proprio", "images", "goal_images", "text"):
+        getattr(changed, name)[:, -1] = getattr(other, name)[:, -1]
+    ended = torch.ones_like(batch.discount)
+    ended[:, -1] = 0
+    for discount, differs in ((ended, False), (torch.ones_like(ended), True)):
+        before, _ = run(model, target, dataclasses.replace(batch, discount=discount), config)
+        after, _ = run(model, target, dataclasses.replace(batch, discount=discount, observation=changed), config)
+        assert ((before - after).abs().max() > 1e-4) == differs
+
+
+@pytest.mark.parametrize("config", [Q, V, BC_Q, CLONE], ids=["q", "v", "bc+q", "clone"])
+def test_padding_holds_anything_and_changes_nothing(config: ObjectiveConfig) -> None:
+    model, target, batch = pair()
+    mask = torch.tensor([[True, True], [True, False], [True, True]])
+    action_mask = batch.action_mask.clone()
+    action_mask[..., 3] = False
+    batch = dataclasses.replace(batch, mask=mask, action_mask=action_mask)
+    nan = float("nan")
+    garbage = dataclasses.replace(
+        batch,
+        reward=batch.reward.masked_fill(~mask, nan),
+        discount=batch.discount.masked_fill(~mask, nan),
+        action=batch.action.masked_fill(~action_mask, nan),
+    )
+    for case in (batch, garbage):
+        model.zero_grad()
+        per_example, metrics = run(model, target, case, config)
+        per_example.sum().backward()
+        assert (per_example.view(3, 2)[~mask] == 0).all()
+        assert all(torch.isfinite(value) for value in metrics.values())
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+        if case is batch:
+            expected, expected_metrics = per_example.detach(), metrics
+    torch.testing.assert_close(per_example.detach(), expected)
+    torch.testing.assert_close(metrics, expected_metrics)
+
+
+# --------------------------------------------------------------------------------------------------------- gradients
+
+
+def reached(model: PAC) -> set[str]:
+    """The parts of the model that got a gradient."""
+    names = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+    return {name.split(".")[0] for name in names}
+
+
+TORSO = {"inputs", "latents", "read", "blocks"}
+
+
+@pytest.mark.parametrize(
+    ("config", "alpha", "beta", "parts"),
+    [
+        (CLONE, 1.0, 0.0, TORSO | {"policy"}),
+        (BC_Q, 0.0, 1.0, TORSO | {"q"}),
+        (BC_Q, 1.0, 1.0, TORSO | {"policy", "q"}),
+        (Q, 0.0, 0.0, TORSO | {"policy"}),
+        (Q, 0.5, 1.0, TORSO | {"policy", "q"}),
+        (V, 0.0, 0.0, TORSO | {"policy"}),
+        (V, 0.0, 1.0, TORSO | {"policy", "v"}),
+        (dataclasses.replace(V, behaviour="learned"), 0.0, 1.0, TORSO | {"policy", "v", "behaviour"}),
+    ],
+)
+def test_gradients_reach_what_they_should(config: ObjectiveConfig, alpha: float, beta: float, parts: set[str]) -> None:
+    model, target, batch = pair()
+    per_example, metrics = run(model, target, weighted(batch, alpha, beta), config)
+    per_example.sum().backward()
+    assert reached(model) == parts
+    assert reached(target) == set()
+    assert not any(value.requires_grad for value in metrics.values())
+
+
+def test_the_value_loss_of_pac_v_sends_nothing_through_ratio_weights_or_next_value() -> None:
+    """Gradient of the whole loss = gradient with weights, ratios and targets frozen to their numbers."""
+    model, _, batch = pair()
+    config = dataclasses.replace(V, temperature=0.5, max_ratio=5.0)
+    per_example, _ = run(model, model, weighted(batch, 0.0, 2.0), config)
+    per_example.sum().backward()
+    got = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    frozen = copy.deepcopy(model)
+    model.zero_grad()
+    bins, reward = model.config.value_bins, batch.reward.flatten() * 0.01
+    with torch.no_grad():
+        probs = frozen.v_logits(frozen.encode(batch.observation.flatten())).softmax(-1).view(3, 3, 21)
+        value = probs @ bins.points(probs)
+        advantage = reward + 0.99 * value[:, 1:].flatten() - value[:, :-1].flatten()
+        weights = objectives.advantage_weights(advantage, torch.tensor(0.5), 20.0)
+        wanted = bins.project(probs[:, 1:].flatten(0, 1), reward, torch.full((6,), 0.99))
+        ratio = (-by_hand(frozen, batch) + 4 * math.log(11)).clamp(max=math.log(5.0)).exp()
+    encoded = model.encode(batch.observation[:, :-1].flatten())
+    critic = -(wanted * model.v_logits(encoded).log_softmax(-1)).sum(-1)
+    (weights * by_hand(model, batch) + 2.0 * ratio * critic).sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(got[name], parameter.grad, rtol=1e-3, atol=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------- reports
+
+
+def test_every_objective_reports_what_tells_health_from_sickness() -> None:
+    model, target, batch = pair()
+    common = {"loss/total", "loss/imitation", "policy/entropy"}
+    critic = common | {"loss/critic", "critic/value", "critic/target_value", "critic/clipped"}
+    improving = critic | {
+        "loss/improvement",
+        "policy/kl_to_reference",
+        "weights/effective_samples",
+        "weights/temperature",
+    }
+    assert set(run(model, target, batch, CLONE)[1]) == common
+    assert set(run(model, target, batch, BC_Q)[1]) == critic
+    assert set(run(model, target, batch, Q)[1]) == improving | {"critic/sample_std"}
+    clipped = {"weights/clipped", "ratio/mean", "ratio/clipped", "critic/advantage", "loss/behaviour"}
+    assert set(run(model, target, batch, V)[1]) == improving | clipped
+
+
+def test_clipped_targets_are_counted() -> None:
+    model, target, batch = pair()
+    _, metrics = run(model, target, batch, Q, reward_scale=100.0)
+    assert metrics["critic/clipped"].item() == pytest.approx(1.0)
+    _, metrics = run(model, target, dataclasses.replace(batch, reward=torch.zeros_like(batch.reward)), Q)
+    assert metrics["critic/clipped"].item() == 0
+
+
+def test_kl_to_the_reference_is_zero_at_the_reference() -> None:
+    model, _, batch = pair()
+    assert run(model, model, batch, Q)[1]["policy/kl_to_reference"].item() == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("head", "config"), [("q_head", Q), ("v_head", V)])
+def test_an_objective_without_its_head_is_refused(head: str, config: ObjectiveConfig) -> None:
+    model, _, batch = pair(**{head: False})
+    with pytest.raises(ValueError, match=f"expected a model with {head}=true, found {head}=false"):
+        run(model, model, batch, config)
