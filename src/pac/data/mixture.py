@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pac.config import check_types, suggest
+from pac.data.episodes import Dataset
+from pac.data.relabel import select_episodes
 
 # The paper's token count of one step (SPEC C.1): numbers as 8 tokens each, 100 tokens an image, language always as 50.
 TOKENS_PER_NUMBER = 8
@@ -237,13 +239,31 @@ def plan(mixture: Mixture) -> Plan:
     return Plan(mixture=mixture, datasets=tuple(rows))
 
 
-def count(dataset: DatasetConfig, window: int) -> Counts:
-    """The counts of a dataset after its filters."""
-    if dataset.counts is not None:
-        return dataset.counts
-    raise ValueError(
-        f"Dataset {dataset.name!r}: expected a `path` to episodes on disk or declared `counts`, found neither. Add "
-        "counts = { trajectories = ..., proprio = ..., actions = ... } to plan before the data exists."
+def count(config: DatasetConfig, window: int) -> Counts:
+    """The counts of a dataset: what its filters keep on disk, or as declared."""
+    if config.path is None and config.counts is None:
+        raise ValueError(
+            f"Dataset {config.name!r}: expected a `path` to episodes on disk or declared `counts`, found neither. Add "
+            "counts = { trajectories = ..., proprio = ..., actions = ... } to plan before the data exists."
+        )
+    if config.path is None or (config.counts is not None and not Path(config.path).exists()):
+        assert config.counts is not None
+        return config.counts
+    dataset = Dataset(config.path)
+    kept = select_episodes(
+        dataset, success_only=config.success_only, return_quantile=config.return_quantile, reward=config.reward
+    )
+    index = dataset.index if kept is None else dataset.index[kept]
+    known = index["success"][index["success"] >= 0]
+    cameras = dataset.spec.cameras if config.cameras is None else config.cameras
+    goals = {"stored": dataset.spec.goal_cameras, "none": ()}.get(config.goals, cameras)
+    return Counts(
+        trajectories=int((-(-index["length"] // window)).sum()),
+        proprio=dataset.spec.state_dim,
+        images=len(cameras) + len(goals),
+        actions=dataset.spec.action_dim,
+        episodes=len(index),
+        success=float(known.mean()) if len(known) else None,
     )
 
 

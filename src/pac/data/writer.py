@@ -4,12 +4,14 @@ An episode's bytes go behind what is committed; then committed.json is replaced,
 exist. The layout is described in `pac.data.episodes`.
 """
 
+import dataclasses
 import fcntl
 import json
 import math
 import os
 import shutil
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +29,7 @@ from pac.data.episodes import (
     STRING_FILES,
     TERMINATED,
     TRUNCATED,
+    Dataset,
     DatasetSpec,
     npy_header,
     read_committed,
@@ -51,7 +54,7 @@ class DatasetWriter:
 
     def __init__(self, path: str | Path, spec: DatasetSpec, *, atomic: bool = False) -> None:
         self.path, self.spec, self.atomic = Path(path), spec, atomic
-        self._is_new = not self.path.exists() or not any(self.path.iterdir())
+        self._is_new = not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
         self._files: dict[str, _File] = {}
         self._lock = -1
         self._unsynced = 0
@@ -118,7 +121,7 @@ class DatasetWriter:
             self._release()
             shutil.rmtree(self.path)
         else:
-            _write_atomically(self.path / "committed.json", seal(self._before))
+            write_atomically(self.path / "committed.json", seal(self._before))
             self._restore(self._before)
             self.close()
 
@@ -126,7 +129,7 @@ class DatasetWriter:
         """Make the folder, or check that what it holds is of the same kind; cut what a killed writer left."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self._is_new:
-            _write_atomically(self.path / "spec.json", json.dumps(self.spec.to_json(), indent=2).encode())
+            write_atomically(self.path / "spec.json", json.dumps(self.spec.to_json(), indent=2).encode())
         elif (found := DatasetSpec.from_json(self.path / "spec.json")) != self.spec:
             raise store_error(
                 self.path,
@@ -178,7 +181,7 @@ class DatasetWriter:
         self._unsynced += sum(file.pending for file in self._files.values())
         if self._unsynced > SYNC_BYTES:
             self.flush()
-        _write_atomically(self.path / "committed.json", seal(committed))
+        write_atomically(self.path / "committed.json", seal(committed))
         self._committed = committed
         for file in self._files.values():
             file.accept()
@@ -245,6 +248,34 @@ class _File:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def add_column(dataset: Dataset, name: str, rewards: Iterable[np.ndarray]) -> None:
+    """Add the extra reward `name` to a dataset on disk, from one array (T,) an episode, in order."""
+    if name in dataset.spec.extra_rewards:
+        raise store_error(dataset.path, expected="a new reward", found=f"{name!r} twice", fix="Choose another name.")
+    spec = dataclasses.replace(dataset.spec, extra_rewards=(*dataset.spec.extra_rewards, name))
+    file = f"{REWARD}.{name}.npy"
+    lock = _lock(dataset.path / "spec.json")
+    column = _File(dataset.path / file, *spec.step_features[f"{REWARD}.{name}"])
+    try:
+        column.restore(None)
+        for i, values in enumerate(rewards):
+            length = int(dataset.index["length"][i])
+            _check_array(values, np.dtype("<f4"), (length,), f"{dataset.path}, episode {i}, key {name!r}")
+            column.write(_pad(values.astype("<f4"), length + 1, repeat=False))
+        committed = read_committed(dataset.path)
+        committed["files"][file] = column.entry()
+        column.accept()
+        column.sync()
+        write_atomically(dataset.path / "committed.json", seal(committed))
+        write_atomically(dataset.path / "spec.json", json.dumps(spec.to_json(), indent=2).encode())
+    except BaseException:
+        (dataset.path / file).unlink()
+        raise
+    finally:
+        column.close()
+        os.close(lock)
 
 
 def _check_episode(episode: Episode, spec: DatasetSpec, where: str) -> dict[str, np.ndarray]:
@@ -368,7 +399,7 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that a reader, or a crash, sees the old or the new one and nothing between."""
     temporary = path.with_name(path.name + ".new")
     try:
