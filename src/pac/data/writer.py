@@ -54,7 +54,7 @@ class DatasetWriter:
 
     def __init__(self, path: str | Path, spec: DatasetSpec, *, atomic: bool = False) -> None:
         self.path, self.spec, self.atomic = Path(path), spec, atomic
-        self._is_new = not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
+        self._is_new = not self.path.exists() or (self.path.is_dir() and set(os.listdir(path)) <= {"spec.json.new"})
         self._files: dict[str, _File] = {}
         self._lock = -1
         self._unsynced = 0
