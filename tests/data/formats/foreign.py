@@ -1,5 +1,5 @@
-"""Episodes with tricky ends, and writers that put them into each foreign format: by the format's own library where there
-is one (Minari, h5py, numpy, torch, pyarrow), or else by its published layout. Nothing here uses the readers under test.
+"""Episodes with tricky ends, and writers that put them into each foreign format: by the format's own library where
+there is one (Minari, h5py, numpy, torch, pyarrow), or else by its published layout. Nothing here uses the readers under test.
 """
 
 import dataclasses
@@ -119,7 +119,7 @@ def assert_same(found: list[Episode], expected: list[Episode], *, source: str | 
         assert a.extra_rewards.keys() == b.extra_rewards.keys()
         pairs |= {name: (a.extra_rewards[name], b.extra_rewards[name]) for name in b.extra_rewards}
         for name, (x, y) in pairs.items():
-            assert x.dtype == y.dtype and x.shape == y.shape, (index, name, x.dtype, x.shape, y.dtype, y.shape)
+            assert (x.dtype, x.shape) == (y.dtype, y.shape), (index, name)
             np.testing.assert_array_equal(x, y, err_msg=f"episode {index}, {name}")
         for name in ("terminated", "truncated", "instruction", "success", "seed"):
             assert getattr(a, name) == getattr(b, name), (index, name, getattr(a, name), getattr(b, name))

@@ -8,7 +8,7 @@ Ends: `next.terminated` and `next.truncated` are both believed where a dataset h
 only together with `next.success`. Without any of these every end counts as a time limit. The summary says so.
 
 Pictures stand in the parquet files (dtype "image") or in videos (dtype "video", read with PyAV). `meta/pac.json` is
-ours: the bounds of the action, for which LeRobot has no place.
+ours: the bounds of the action and the exact control rate, for which LeRobot has no place.
 """
 
 import json
@@ -71,9 +71,9 @@ def read(path: Path, options: ImportOptions) -> Source:
     videos = [key for key in used if features[key].get("dtype") == "video"]
     columns = [key for key in used if key not in videos] + [action, *flags, *extras, "episode_index", "task_index"]
     columns += [reward] if reward in features else []
-    fps = options.fps or info.get("fps")
     chunk_size = int(info.get("chunks_size", 1000))
-    bounds = load_json(path / "meta" / "pac.json") if (path / "meta" / "pac.json").is_file() else {}
+    ours = load_json(path / "meta" / "pac.json") if (path / "meta" / "pac.json").is_file() else {}
+    fps = options.fps or ours.get("control_rate") or info.get("fps")
 
     def episodes() -> Iterator[Episode]:
         left = dict(episodes_table)
@@ -119,8 +119,8 @@ def read(path: Path, options: ImportOptions) -> Source:
         episodes=episodes(),
         num_episodes=len(episodes_table),
         fps=float(fps) if fps else None,
-        action_low=np.asarray(bounds["action_low"], np.float32) if "action_low" in bounds else None,
-        action_high=np.asarray(bounds["action_high"], np.float32) if "action_high" in bounds else None,
+        action_low=np.asarray(ours["action_low"], np.float32) if "action_low" in ours else None,
+        action_high=np.asarray(ours["action_high"], np.float32) if "action_high" in ours else None,
         state_names=tuple(name for key in keys.get(STATE, ()) for name in _names(features[key])),
         action_names=tuple(_names(features[action])),
         notes=notes,

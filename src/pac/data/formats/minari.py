@@ -277,7 +277,7 @@ def write(
     """
     h5py = need("h5py", "formats")
     (folder / "data").mkdir(parents=True)
-    num_episodes = num_steps = unknown = 0
+    num_episodes = num_steps = unknown = goals = 0
     first: Episode | None = None
     with h5py.File(folder / "data" / "main_data.hdf5", "w", track_order=True) as file:
         for index, episode in enumerate(episodes):
@@ -305,6 +305,7 @@ def write(
             for key, values in infos.items():
                 group.create_dataset(f"infos/{key}", data=values)
             num_episodes, num_steps = index + 1, num_steps + steps
+            goals += bool(episode.goal_images)
     if first is None:
         raise SourceError(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
     metadata = {
@@ -320,7 +321,8 @@ def write(
     } | ({} if fps is None else {"fps": fps})
     (folder / "data" / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
     note = f"{unknown} episodes do not hold the observation after their last action: the one before is repeated there."
-    return [note] if unknown else []
+    notes = [note] if unknown else []
+    return notes + ([f"Minari has no place for goal images: left out in {goals} episodes."] if goals else [])
 
 
 def _observation_space(episode: Episode) -> dict[str, Any]:
