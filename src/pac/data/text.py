@@ -25,7 +25,8 @@ class Tokenizer:
     def __init__(self, model: str | Path | None = None, num_tokens: int = NUM_TOKENS) -> None:
         self.path = SHIPPED if model is None else Path(model)
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.path.read_bytes())
+            # SentencePiece takes an empty model for none given, and crashes later.
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.path.read_bytes() or b"empty")
         except (OSError, RuntimeError) as error:
             raise ValueError(
                 f"{self.path}: expected a SentencePiece model, found {type(error).__name__}: {error}. Train one with "
