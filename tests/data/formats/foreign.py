@@ -1,5 +1,6 @@
 """Episodes with tricky ends, and writers that put them into each foreign format: by the format's own library where
-there is one (Minari, h5py, numpy, torch, pyarrow), or else by its published layout. Nothing here uses the readers under test.
+there is one (Minari, h5py, numpy, torch, pyarrow), or else by its published layout. Nothing here uses the readers under
+test.
 """
 
 import dataclasses

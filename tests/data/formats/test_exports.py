@@ -1,6 +1,7 @@
 """What is exported is read back equal: by Minari's own loader, by our readers, and by the layout LeRobot documents."""
 
 import dataclasses
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -78,8 +79,10 @@ def test_minaris_own_loader_reads_our_export(episodes: list[Episode], seed: int 
                 assert space.contains(values[0])
             np.testing.assert_array_equal(found.actions, expected.action)
             np.testing.assert_array_equal(found.rewards, expected.reward)
-            assert found.terminations[-1] == expected.terminated and not found.terminations[:-1].any()
-            assert found.truncations[-1] == expected.truncated and not found.truncations[:-1].any()
+            assert found.terminations[-1] == expected.terminated
+            assert not found.terminations[:-1].any()
+            assert found.truncations[-1] == expected.truncated
+            assert not found.truncations[:-1].any()
             assert dataset.action_space.contains(found.actions[0])
             assert attributes["options"]["instruction"] == expected.instruction
             assert attributes.get("seed") == seed
@@ -137,9 +140,7 @@ def test_lerobot_layout_key_for_key(tmp_path: Path) -> None:
     assert [row["length"] for row in rows] == lengths
     assert [row["tasks"] for row in rows] == [[e.instruction] for e in episodes]
     starts = np.cumsum([0, *lengths]).tolist()
-    assert [(r["dataset_from_index"], r["dataset_to_index"]) for r in rows] == list(
-        zip(starts[:-1], starts[1:], strict=True)
-    )
+    assert [(r["dataset_from_index"], r["dataset_to_index"]) for r in rows] == list(itertools.pairwise(starts))
     fixed = "episode_index tasks length data/chunk_index data/file_index dataset_from_index dataset_to_index "
     fixed += "meta/episodes/chunk_index meta/episodes/file_index"
     measures = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
@@ -148,7 +149,8 @@ def test_lerobot_layout_key_for_key(tmp_path: Path) -> None:
     assert np.shape(rows[0]["stats/observation.images.left/mean"]) == (3, 1, 1)
 
     stats = json.loads((out / "meta/stats.json").read_text())
-    assert set(stats) == set(info["features"]) and all(set(table) == set(measures) for table in stats.values())
+    assert set(stats) == set(info["features"])
+    assert all(set(table) == set(measures) for table in stats.values())
     actions = np.concatenate([e.action for e in episodes]).astype(np.float64)
     for name, value in (("mean", actions.mean(0)), ("std", actions.std(0)), ("max", actions.max(0))):
         np.testing.assert_allclose(stats["action"][name], value, rtol=1e-6)
@@ -188,7 +190,8 @@ def test_goal_images_are_left_out_and_said_so(tmp_path: Path) -> None:
 def test_lerobot_needs_a_control_rate(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "store", DatasetSpec.of(tricky()[0])) as writer:
         writer.append(tricky()[0])
-    with pytest.raises(ValueError, match="control rate.*--fps"):
+    with pytest.raises(ValueError, match=r"control rate.*--fps"):
         export_dataset(tmp_path / "store", tmp_path / "out", "lerobot")
-    assert not (tmp_path / "out").exists() and [p.name for p in tmp_path.iterdir()] == ["store"]
+    assert not (tmp_path / "out").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
     export_dataset(tmp_path / "store", tmp_path / "out", "lerobot", fps=10)

@@ -5,14 +5,13 @@ what the format knows of ends. `lerobot_out` and `minari` also write.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 from pac.config import suggest
 from pac.data.formats import d4rl, lerobot, minari, ogbench, rlds, robomimic, tdmpc2
-from pac.data.formats.common import ImportOptions, Source, SourceError
+from pac.data.formats.common import ImportOptions, Source, SourceError, reading
 from pac.types import Episode
 
 FORMATS: dict[str, ModuleType] = {
@@ -28,7 +27,7 @@ FORMATS: dict[str, ModuleType] = {
 
 def detect_format(path: Path) -> str:
     """The name of the format that `path` holds."""
-    with _clean_errors(path, "any known format"):
+    with reading(path):
         found = [name for name, module in FORMATS.items() if module.detect(path)]
     if len(found) != 1:
         raise SourceError(
@@ -48,7 +47,7 @@ def open_source(path: str | Path, format: str = "auto", options: ImportOptions |
     name = detect_format(path) if format == "auto" else format
     if name not in FORMATS:
         raise SourceError("--format", expected="a known format", found=repr(name), fix=suggest(name, FORMATS).strip())
-    with _clean_errors(path, name):
+    with reading(path, name):
         source: Source = FORMATS[name].read(path, options)
     return replace(source, episodes=_checked(source))
 
@@ -56,7 +55,7 @@ def open_source(path: str | Path, format: str = "auto", options: ImportOptions |
 def _checked(source: Source) -> Iterator[Episode]:
     """The source's episodes, each with the features of the first."""
     first: dict[str, tuple[int, ...]] | None = None
-    with _clean_errors(source.path, source.format):
+    with reading(source.path, source.format):
         for episode in source.episodes:
             shapes = {name: values.shape[1:] for name, values in episode.observation.items()}
             shapes["action"] = episode.action.shape[1:]
@@ -71,19 +70,3 @@ def _checked(source: Source) -> Iterator[Episode]:
             yield episode
         if first is None:
             raise SourceError(source.path, expected="at least one episode", found="none", fix="Choose another source.")
-
-
-@contextmanager
-def _clean_errors(path: Path, format: str) -> Iterator[None]:
-    """Turn whatever a library says of damaged bytes into one kind of error that names the file; nothing is lost."""
-    try:
-        yield
-    except SourceError:
-        raise
-    except Exception as error:
-        raise SourceError(
-            path,
-            expected=f"readable data in {format} format",
-            found=f"{type(error).__name__}: {error}",
-            fix="The file is damaged or of another format: restore it, or name its format with --format.",
-        ) from error

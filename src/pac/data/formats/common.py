@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +59,22 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
 
+@contextmanager
+def reading(where: object, format: str = "") -> Iterator[None]:
+    """Turn whatever a library says of damaged bytes into one kind of error that names the file; nothing is lost."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            where,
+            expected=f"readable {format} data".replace("  ", " "),
+            found=f"{type(error).__name__}: {str(error).strip().rstrip('.')}",
+            fix="The file is damaged or of another format: restore it, or name its format with --format.",
+        ) from error
+
+
 def need(module: str, extra: str) -> Any:
     """Import an optional dependency, or say which extra brings it."""
     try:
@@ -73,7 +90,8 @@ def need(module: str, extra: str) -> Any:
 
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    with reading(path, "JSON"):
+        content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise SourceError(
             path, expected="a JSON object", found=f"a {type(content).__name__}", fix="Restore the file from its origin."

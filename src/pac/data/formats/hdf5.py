@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.formats.common import SourceError, need, require
+from pac.data.formats.common import SourceError, need, reading, require
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: more than this cannot be in the file
@@ -34,21 +34,23 @@ def open_hdf5(path: Path) -> Any:
             found=repr(found),
             fix="Download it again, or name its format with --format.",
         )
-    return need("h5py", "formats").File(path, "r")
+    h5py = need("h5py", "formats")
+    with reading(path, "HDF5"):
+        return h5py.File(path, "r")
 
 
 def member(group: Any, key: str, path: Path) -> Any:
     """A group or dataset inside `group`, never one in another file."""
     h5py = need("h5py", "formats")
     where = f"{path}, {group.name}"
-    require(group, key.split("/", 1)[0], where)
-    for part in key.split("/"):
-        require(group, part, where)
-        if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
-            raise SourceError(
-                where, expected=f"key {part!r} in this file", found="a link to another file", fix="Copy the data in."
-            )
-        group = group[part]
+    with reading(f"{where}, key {key!r}", "HDF5"):
+        for part in key.split("/"):
+            require(group, part, where)
+            if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
+                raise SourceError(
+                    where, expected=f"key {part!r} in this file", found="a link to another file", fix="Copy the data."
+                )
+            group = group[part]
     return group
 
 
@@ -69,7 +71,8 @@ def dataset(group: Any, key: str, path: Path) -> Any:
 
 def array(group: Any, key: str, path: Path) -> np.ndarray:
     """A whole dataset."""
-    return np.asarray(dataset(group, key, path)[()])
+    with reading(f"{path}, {group.name}, key {key!r}", "HDF5"):
+        return np.asarray(dataset(group, key, path)[()])
 
 
 class Rows:

@@ -30,6 +30,7 @@ from pac.data.formats.common import (
     key_of,
     load_json,
     need,
+    reading,
     require,
 )
 from pac.types import Episode
@@ -168,9 +169,10 @@ def _episodes(path: Path, version: str, options: ImportOptions, info: Mapping[st
         parquet = need("pyarrow.parquet", "formats")
         rows = []
         for file in sorted((path / "meta" / "episodes").glob("*/*.parquet")):
-            table = parquet.read_table(file, partitioning=None)
-            wanted = [name for name in table.column_names if not name.startswith("stats/")]
-            rows += table.select(wanted).to_pylist()
+            with reading(file, "parquet"):
+                table = parquet.read_table(file, partitioning=None)
+                wanted = [name for name in table.column_names if not name.startswith("stats/")]
+                rows += table.select(wanted).to_pylist()
     table_of = {}
     for row in rows:
         index, length = require(row, "episode_index", path / "meta"), require(row, "length", path / "meta")
@@ -193,9 +195,11 @@ def _tasks(path: Path, version: str) -> dict[int, str]:
         rows = _json_lines(path / "meta" / "tasks.jsonl")
         return {int(require(row, "task_index", path / "meta/tasks.jsonl")): str(row.get("task", "")) for row in rows}
     file = path / "meta" / "tasks.parquet"
-    table = need("pyarrow.parquet", "formats").read_table(file, partitioning=None)
-    text = next((name for name in ("task", "__index_level_0__") if name in table.column_names), "task")
-    columns = {name: table[name].to_pylist() for name in table.column_names}
+    parquet = need("pyarrow.parquet", "formats")
+    with reading(file, "parquet"):
+        table = parquet.read_table(file, partitioning=None)
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+    text = next((name for name in ("task", "__index_level_0__") if name in columns), "task")
     pairs = zip(require(columns, "task_index", file), require(columns, text, file), strict=True)
     return {int(index): str(task) for index, task in pairs}
 
@@ -203,7 +207,8 @@ def _tasks(path: Path, version: str) -> dict[int, str]:
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise SourceError(path, expected="a file", found="none", fix="Download the dataset's meta folder again.")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    with reading(path, "JSON lines"):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise SourceError(f"{path}, line {number + 1}", expected="a JSON object", found=row, fix="Repair the line.")
@@ -226,7 +231,7 @@ def _tables(path: Path, columns: list[str]) -> Iterator[tuple[Path, int, Any]]:
             yield origin, current, table
 
     for file in files:
-        with parquet.ParquetFile(file) as reader:
+        with reading(file, "parquet"), parquet.ParquetFile(file) as reader:
             known = dict.fromkeys(reader.schema_arrow.names)
             for name in columns:
                 require(known, name, file)
@@ -293,7 +298,7 @@ def _video(
     if not fps:
         raise SourceError(path / "meta/info.json", expected="key 'fps'", found="none", fix="Give --fps.")
     found: list[np.ndarray] = []
-    with av.open(str(file)) as container:
+    with reading(where, "video"), av.open(str(file)) as container:
         stream = container.streams.video[0]
         if start > 0:
             container.seek(int(start / stream.time_base), stream=stream)  # to the key frame before

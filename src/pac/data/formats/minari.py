@@ -29,6 +29,7 @@ from pac.data.formats.common import (
     is_picture,
     load_json,
     need,
+    reading,
     require,
 )
 from pac.types import Episode
@@ -236,12 +237,13 @@ def _from_arrow(
             raise SourceError(
                 folder / str(index), expected=f"part-0.{data_format}", found="no such file", fix="Restore the folder."
             )
-        if data_format == "parquet":
-            tables = [parquet.read_table(file, partitioning=None) for file in files]
-        else:
-            tables = [arrow.ipc.open_file(arrow.memory_map(str(file))).read_all() for file in files]
-        whole = arrow.concat_tables(tables).combine_chunks()
-        whole.validate(full=True)
+        with reading(files[0], data_format):
+            if data_format == "parquet":
+                tables = [parquet.read_table(file, partitioning=None) for file in files]
+            else:
+                tables = [arrow.ipc.open_file(arrow.memory_map(str(file))).read_all() for file in files]
+            whole = arrow.concat_tables(tables).combine_chunks()
+            whole.validate(full=True)
         table = {name: whole[name].chunk(0) for name in whole.column_names if whole.num_rows}
         where = files[0]
         infos = require(table, "infos", where) if "infos" in table else None

@@ -1,0 +1,47 @@
+"""Damaged copies of a dataset: one file of it, with a few bytes changed, cut out, doubled or lost."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+
+def damage(content: bytes, rng: np.random.Generator) -> bytes:
+    """`content` with one to three mutations."""
+    for _ in range(rng.integers(1, 4)):
+        if not content:
+            break
+        data = bytearray(content)
+        # headers and footers, where the structure is, are hit as often as all the rest
+        near = int(rng.integers(0, min(len(data), 512)))
+        at = int(rng.choice([near, len(data) - 1 - near, int(rng.integers(0, len(data)))]))
+        size = int(rng.choice([1, 1, 2, 4, 8, 64]))
+        kind = rng.integers(0, 6)
+        if kind == 0:
+            data[at] ^= 1 << int(rng.integers(0, 8))
+        elif kind == 1:
+            data[at : at + size] = rng.bytes(len(data[at : at + size]))
+        elif kind == 2:
+            data[at : at + size] = bytes([rng.choice([0, 255, 127, 128])]) * len(data[at : at + size])
+        elif kind == 3:
+            del data[at : at + size]
+        elif kind == 4:
+            data[at:at] = data[at : at + size]
+        else:
+            del data[at:]
+        content = bytes(data)
+    return content
+
+
+def damaged_copy(source: Path, place: Path, rng: np.random.Generator) -> Path:
+    """A copy of a file or folder at `place` with one of its files damaged."""
+    if source.is_file():
+        copy = place / source.name
+        copy.write_bytes(damage(source.read_bytes(), rng))
+        return copy
+    copy = place / source.name
+    shutil.copytree(source, copy)
+    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    chosen = files[int(rng.integers(0, len(files)))]
+    chosen.write_bytes(damage(chosen.read_bytes(), rng))
+    return copy
