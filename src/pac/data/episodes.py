@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -110,7 +110,7 @@ class DatasetSpec:
             )
 
     @classmethod
-    def of(cls, episode: Episode, **known: Any) -> Self:
+    def of(cls, episode: Episode, **known: Any) -> "DatasetSpec":
         """The spec that `episode` fits; bounds, rate and names as given."""
         pictures = {name: array for name, array in episode.observation.items() if name.startswith(IMAGES)}
         for bound in {"action_low", "action_high"} & {name for name, value in known.items() if value is not None}:
@@ -151,7 +151,7 @@ class DatasetSpec:
         return {"format": "pac-episodes", "version": 1} | dataclasses.asdict(self) | {"features": features} | versions
 
     @classmethod
-    def from_json(cls, path: Path) -> Self:
+    def from_json(cls, path: Path) -> "DatasetSpec":
         try:
             table = json.loads(path.read_text())
             if table["format"] != "pac-episodes" or table["version"] != 1:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class DatasetWriter:
             self.flush()
             self._release()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "DatasetWriter":
         return self
 
     def __exit__(
