@@ -1,9 +1,15 @@
 """Damaged copies of a dataset: one file of it, with a few bytes changed, cut out, doubled or lost."""
 
+import resource
 import shutil
+import signal
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
+
+from pac.data.formats import detect_format, open_source
 
 
 def damage(content: bytes, rng: np.random.Generator) -> bytes:
@@ -45,3 +51,33 @@ def damaged_copy(source: Path, place: Path, rng: np.random.Generator) -> Path:
     chosen = files[int(rng.integers(0, len(files)))]
     chosen.write_bytes(damage(chosen.read_bytes(), rng))
     return copy
+
+
+def main(folder: Path, count: int) -> None:
+    """Read `count` damaged copies of every source in `folder`; anything but a ValueError ends this process.
+
+    A process of its own, so that a crash of a library and a hang are seen as well.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # a wild allocation fails instead of hurting others
+    for number, place in enumerate(sorted(folder.iterdir())):
+        (source,) = place.iterdir()
+        read = 0
+        for seed in range(count):
+            signal.alarm(20)  # not caught: a hang ends the process
+            with tempfile.TemporaryDirectory() as name:
+                copy = damaged_copy(source, Path(name), np.random.default_rng([number, seed]))
+                try:
+                    for _ in open_source(copy, place.name.split("-")[0]).episodes:
+                        pass
+                    detect_format(copy)
+                    read += 1
+                except ValueError as error:
+                    if name not in str(error):
+                        raise RuntimeError(f"{place.name}, seed {seed}: the error names no file") from error
+                except Exception as error:
+                    raise RuntimeError(f"{place.name}, seed {seed}") from error
+        print(f"{place.name}: {read} of {count} still readable", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -12,6 +12,7 @@ The arrays are streamed out of the zip file, so that memory does not grow with i
 
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,8 @@ def detect(path: Path) -> bool:
 class Column:
     """One array of an npz file, read forward, a few rows at a time."""
 
-    def __init__(self, archive: zipfile.ZipFile, name: str, path: Path) -> None:
-        self.where = f"{path}, key {name!r}"
-        entry = archive.getinfo(f"{name}.npy")
-        self._stream: Any = archive.open(entry)
+    def __init__(self, stream: Any, entry: zipfile.ZipInfo, where: str) -> None:
+        self.where, self._stream = where, stream
         npy: Any = np.lib.format
         version = npy.read_magic(self._stream)
         if version not in ((1, 0), (2, 0)):
@@ -74,41 +73,48 @@ class Column:
         return np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
 
 
+@contextmanager
+def _columns(path: Path, wanted: set[str] | None = None) -> Iterator[dict[str, Column]]:
+    """The arrays of a file, each at its first row, until the block ends."""
+    with zipfile.ZipFile(path) as archive, ExitStack() as streams:
+        columns = {}
+        for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if wanted is None or name in wanted:
+                stream = streams.enter_context(archive.open(entry))
+                columns[name] = Column(stream, entry, f"{path}, key {name!r}")
+        yield columns
+
+
 def read(path: Path, options: ImportOptions) -> Source:
     if not zipfile.is_zipfile(path):
         raise SourceError(path, expected="an npz (zip) file", found="another file", fix="Check the path or --format.")
-    archive = zipfile.ZipFile(path)
-    names = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
-    columns = {name: Column(archive, name, path) for name in names}
-    terminals = require(columns, "terminals", path)
-    num_rows = terminals.shape[0]
-    for name, column in columns.items():
-        if name in ("observations", "actions", "rewards", "masks"):
-            check_length(column.shape[0], (num_rows,), f"{path}, key {name!r}")
     action_key, reward_key = key_of("action", "actions", options), key_of("reward", "rewards", options)
-    require(columns, action_key, path)
-    named = {key for keys in options.keys.values() for key in keys}
-    usable = {name: column for name, column in columns.items() if name == "observations" or name in named}
-    require(usable, "observations", path)
-    pictures = {name for name, column in usable.items() if is_picture(column.shape[1:], column.dtype)}
-    keys = choose_keys(sorted(usable.keys() - pictures), sorted(pictures), options, path)
-
-    ends = np.flatnonzero(as_vector(terminals.rows(num_rows), f"{path}, key 'terminals'")) + 1
-    notes = ["OGBench's terminals are ends of trajectories: without masks, every end counts as a time limit."]
+    with _columns(path) as columns:
+        terminals = require(columns, "terminals", path)
+        num_rows = terminals.shape[0]
+        named = {key for keys in options.keys.values() for key in keys}
+        usable = {name: column for name, column in columns.items() if name == "observations" or name in named}
+        pictures = {name for name, column in usable.items() if is_picture(column.shape[1:], column.dtype)}
+        keys = choose_keys(sorted(usable.keys() - pictures), sorted(pictures), options, path)
+        needed = {key for parts in keys.values() for key in parts} | {action_key}
+        used = needed | ({reward_key, "masks"} & columns.keys())
+        for name in sorted(used):
+            check_length(require(columns, name, path).shape[0], (num_rows,), f"{path}, key {name!r}")
+        ends = np.flatnonzero(as_vector(terminals.rows(num_rows), f"{path}, key 'terminals'")) + 1
+    notes = [] if "masks" in used else ["OGBench's terminals are ends of trajectories: all count as time limits."]
+    if reward_key not in used:
+        notes.append("No rewards: they are 0. Give the dataset rewards with a relabelling.")
     if not len(ends) or ends[-1] != num_rows:
         notes.append(f"The last {num_rows - (ends[-1] if len(ends) else 0)} rows have no end: kept as truncated.")
         ends = np.append(ends, num_rows)
-    if num_rows == 0 or num_rows == len(ends):
+    if num_rows <= len(ends):
         raise SourceError(path, expected="at least one transition", found=f"{num_rows} rows", fix="Check the file.")
-    if reward_key not in columns:
-        notes.append("No rewards: they are 0. Give the dataset rewards with a relabelling.")
-    used = {key for parts in keys.values() for key in parts} | {action_key, reward_key, "masks"}
-    streams = {name: column for name, column in columns.items() if name in used}
 
     def episodes() -> Iterator[Episode]:
-        with archive:
+        with _columns(path, used) as columns:
             for index, count in enumerate(np.diff(np.append(0, ends)).tolist()):
-                part = {name: stream.rows(count) for name, stream in streams.items()}
+                part = {name: column.rows(count) for name, column in columns.items()}
                 if count < 2:
                     notes.append(f"Trajectory {index} has one state and no transition: left out.")
                     continue
