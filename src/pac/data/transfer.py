@@ -107,7 +107,7 @@ def _spec(episode: Episode, source: Source, existing: DatasetSpec | None) -> Dat
         if existing.action_low is None and source.action_low is not None:
             known["action_low"] = known["action_high"] = None
             source.notes.append("The dataset measures its action bounds: those of this source are not used.")
-        missing = [name for name, value in known.items() if value is None or value == ()]
+        missing = [name for name, value in known.items() if value is None or (isinstance(value, tuple) and not value)]
         known |= {name: getattr(existing, name) for name in missing}
     spec = DatasetSpec.of(episode, **known)
     if existing is not None and spec != existing:
