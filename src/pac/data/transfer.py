@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -45,14 +44,14 @@ class SourceSummary:
     terminated: int = 0
     truncated: int = 0
     successes: int | None = None  # None: the source does not say
-    instructions: Counter[str] = field(default_factory=Counter)
+    instructions: dict[str, int] = field(default_factory=dict)  # text -> episodes
 
     def count(self, episode: Episode) -> None:
         self.episodes += 1
         self.steps += len(episode.action)
         self.terminated += episode.terminated
         self.truncated += episode.truncated
-        self.instructions[episode.instruction] += 1
+        self.instructions[episode.instruction] = self.instructions.get(episode.instruction, 0) + 1
         if episode.success is not None:
             self.successes = (self.successes or 0) + episode.success
 
@@ -256,7 +255,7 @@ def print_summary(summaries: Sequence[SourceSummary], out: Path, console: Consol
         line(f"  success: {'not told' if summary.successes is None else f'{summary.successes:,} episodes'}")
         for feature, keys in summary.keys.items():
             line(f"  {feature} <- {', '.join(keys)}")
-        tasks = [repr(text) for text, _ in summary.instructions.most_common(3)]
+        tasks = [repr(text) for text in list(summary.instructions)[:3]]
         line(f"  tasks: {len(summary.instructions):,} ({', '.join(tasks)}{', ...' * (len(summary.instructions) > 3)})")
         for note in summary.notes:
             line(f"  note: {note}")
