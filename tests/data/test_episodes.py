@@ -275,6 +275,37 @@ def test_atomic_takes_everything_back(make_episode: Any, tmp_path: Path) -> None
     assert len(dataset) == 1
     assert dataset.instructions == [""]
     assert verify(tmp_path / "d") == []
+    with DatasetWriter(tmp_path / "d", spec, atomic=True) as writer:
+        writer.append(make_episode(1, 3, instruction="new"))
+        with pytest.raises(ValueError, match="at least one step"):  # caught inside: only that one is left out
+            writer.append(dataclasses.replace(make_episode(2, 3), action=np.zeros((0, 2), np.float32)))
+        writer.append(make_episode(3, 3))
+        assert len(Dataset(tmp_path / "d")) == 1
+    assert_same(Dataset(tmp_path / "d").episode(2), make_episode(3, 3))
+    assert len(np.load(tmp_path / "d" / "action.npy")) == Dataset(tmp_path / "d").num_rows
+    assert verify(tmp_path / "d") == []
+
+
+def test_an_interrupt_after_the_commit_keeps_the_episode(
+    make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come between any two lines: what committed.json says must stay true."""
+    writer = DatasetWriter(tmp_path / "d", DatasetSpec.of(make_episode(0, 2)))
+    writer.append(make_episode(0, 2))
+    replace = os.replace
+
+    def interrupted(*args: Any) -> None:
+        replace(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(make_episode(1, 4))
+    monkeypatch.setattr(os, "replace", replace)
+    writer.append(make_episode(2, 3))
+    writer.close()
+    assert [len(episode.action) for episode in Dataset(tmp_path / "d")] == [2, 4, 3]
+    assert verify(tmp_path / "d") == []
 
 
 # --- damage ---

@@ -365,7 +365,8 @@ def read_committed(path: Path) -> dict[str, Any]:
 
 def seal(committed: dict[str, Any]) -> bytes:
     """`committed` as JSON, with its own checksum."""
-    return json.dumps({"crc32": zlib.crc32(json.dumps(committed).encode()), "committed": committed}).encode()
+    body = json.dumps(committed)
+    return f'{{"crc32": {zlib.crc32(body.encode())}, "committed": {body}}}'.encode()
 
 
 def _check_header(path: Path, found: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

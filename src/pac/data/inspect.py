@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pac.data.episodes import ACTION, REWARD, SCALE_FLOOR, STATE, Dataset, verify
 from pac.data.inspect_page import Sample, draw_sample, html_page
 from pac.data.text import Tokenizer
+
+ROWS = 40  # of a printed table
 
 
 def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
@@ -87,26 +90,33 @@ def find_problems(dataset: Dataset, report: dict[str, Any], sample: Sample) -> I
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
-    console.print(f"[bold]{report['path']}[/]  {report['episodes']:,} episodes, {report['steps']:,} steps, ", end="")
+    console.print(
+        f"[bold]{escape(report['path'])}[/]  {report['episodes']:,} episodes, {report['steps']:,} steps, ", end=""
+    )
     console.print(f"{report['bytes'] / 1e6:,.1f} MB, control rate {report['control_rate'] or 'unknown'}")
     cameras = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in report["cameras"].items()) or "none"
     console.print(f"Cameras: {cameras}. Rewards: {', '.join(report['rewards'])}.")
     console.print("Ends: " + ", ".join(f"{count:,} {name}" for name, count in report["ends"].items() if count) + ".")
     tasks = Table("task", "episodes", "return, mean [95%]", "success [95%]", box=SIMPLE, pad_edge=False)
-    for row in [*report["tasks"][:30], {"instruction": "all", "episodes": report["episodes"], **report}]:
-        tasks.add_row(row["instruction"] or "(no instruction)", f"{row['episodes']:,}", *_intervals(row))
+    for row in [*report["tasks"][:ROWS], {"instruction": "all", "episodes": report["episodes"], **report}]:
+        tasks.add_row(escape(row["instruction"]) or "(no instruction)", f"{row['episodes']:,}", *_intervals(row))
     console.print(tasks)
-    if len(report["tasks"]) > 30:
-        console.print(f"... and {len(report['tasks']) - 30} tasks more (--json lists all).")
+    _print_rest(len(report["tasks"]), "tasks", console)
     for kind in ("state", "action"):
         table = Table(kind, "min", "max", "mean", "std", box=SIMPLE, pad_edge=False)
-        for row in report[kind]:
-            table.add_row(row["name"], *(f"{row[key]:.4g}" for key in ("min", "max", "mean", "std")))
+        for row in report[kind][:ROWS]:
+            table.add_row(escape(row["name"]), *(f"{row[key]:.4g}" for key in ("min", "max", "mean", "std")))
         console.print(table)
+        _print_rest(len(report[kind]), f"{kind} dimensions", console)
     if report["verified"] is not None:
         console.print("Checksums: " + ("all files are as written." if report["verified"] else "[red]damaged[/]."))
     for warning in report["warnings"]:
-        console.print(f"[yellow]Warning:[/] {warning}", highlight=False)
+        console.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
+
+
+def _print_rest(count: int, name: str, console: Console) -> None:
+    if count > ROWS:
+        console.print(f"... and {count - ROWS} {name} more; --json lists all.")
 
 
 def add_parser(subparsers: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pac.config import check_types, suggest
@@ -278,7 +279,7 @@ def print_plan(planned: Plan, console: Console) -> None:
         known = [row.counts.episodes for row in rows if row.counts.episodes is not None]
         episodes = sum(known) if len(known) == len(rows) else group.episodes
         table.add_row(
-            group.name,
+            escape(group.name),
             f"{group.weight:g}",
             _number(episodes),
             _number(sum(row.counts.trajectories for row in rows)),
@@ -291,7 +292,12 @@ def print_plan(planned: Plan, console: Console) -> None:
         for row in rows:
             cells = (_number(row.counts.episodes), _number(row.counts.trajectories), f"{row.tokens:.3g}")
             table.add_row(
-                f"  {row.name}", "", *cells, _share(row.counts.success), str(row.p_eff), f"{row.epoch_steps:,.0f}"
+                f"  {escape(row.name)}",
+                "",
+                *cells,
+                _share(row.counts.success),
+                str(row.p_eff),
+                f"{row.epoch_steps:,.0f}",
             )
     console.print(table)
     console.print(f"One epoch: {planned.epoch_steps:,} steps of {planned.mixture.batch_size} trajectories.")

@@ -9,6 +9,8 @@ one transition; what hangs over is masked. So every transition of a dataset is e
 those in the middle, and a short episode counts for what it holds.
 """
 
+import math
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -163,6 +165,7 @@ class Sampler:
         self.camera_slots = _slots(source.cameras for source in self.sources)
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
         self.image_size = _image_size(self.sources)
+        self.buffers = _Buffers()
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
         settings = {name: getattr(self, name) for name in ("seed", "rank", "world_size", "tokenizer", "device")}
@@ -211,6 +214,22 @@ class Sampler:
             yield Batch(observation=Observation(**fields.pop("observation")), **fields)
 
 
+class _Buffers:
+    """Memory for pictures, used again once no tensor refers to it: fresh pages cost more than the copy into them."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+        size = math.prod(shape)
+        for array in self._arrays:  # a tensor made of it would be a fourth reference
+            if len(array) >= size and sys.getrefcount(array) == 3:
+                return array[:size].reshape(shape)
+        self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free
+        self._arrays.append(np.empty(size, np.uint8))  # numpy asks for huge pages, torch would not
+        return self._arrays[-1].reshape(shape)
+
+
 class _Assembly:
     """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
 
@@ -240,8 +259,8 @@ class _Assembly:
         """Pictures, camera first so that a block of one camera is contiguous; their slots; their mask."""
         count = max(len(names) for names in cameras)
         shape = (count, size, frames, *(self.sampler.image_size if count else (1, 1)), 3)
-        if self.device.type == "cpu":  # numpy asks for huge pages, torch does not: filling is 4 times as fast
-            pictures = torch.from_numpy(np.empty(shape, np.uint8))
+        if self.device.type == "cpu":
+            pictures = torch.from_numpy(self.sampler.buffers.take(shape))
         else:
             pictures = torch.empty(shape, dtype=torch.uint8, device=self.device)
         if len({len(names) for names in cameras}) > 1:

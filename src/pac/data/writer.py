@@ -48,8 +48,8 @@ class DatasetWriter:
     with DatasetWriter(path, DatasetSpec.of(first, action_low=..., action_high=...)) as writer:
         writer.append(episode)
 
-    Each `append` that returned is readable, whatever happens later. With `atomic`, an error inside the `with` takes
-    back all that this writer appended, and the folder if it made it.
+    Each `append` that returned is readable, whatever happens later. With `atomic` it is all or nothing: what was
+    appended exists once the `with` ends well; an error or a kill inside leaves the dataset as it was before.
     """
 
     def __init__(self, path: str | Path, spec: DatasetSpec, *, atomic: bool = False) -> None:
@@ -78,7 +78,6 @@ class DatasetWriter:
         """Add one episode; on an error the dataset is as it was before."""
         where = f"{self.path}, episode {self.num_episodes}" + (f" (from {episode.source})" if episode.source else "")
         steps = _check_episode(episode, self.spec, where)
-        committed = self._committed
         try:
             strings = (self._intern(0, episode.instruction), self._intern(1, episode.source))
             for name, array in steps.items():
@@ -86,9 +85,13 @@ class DatasetWriter:
             for name, picture in episode.goal_images.items():
                 self._files[f"{GOALS}{name}.npy"].write(picture)
             self._files[INDEX_FILE].write(self._record(episode, strings))
-            self._commit(episode, len(steps[ACTION]))
+            self._committed = self._count(episode, len(steps[ACTION]))
+            if not self.atomic:
+                self._commit()
+            for file in self._files.values():
+                file.accept()
         except BaseException as error:
-            self._restore(committed)
+            self._restore(self._committed if self.atomic else read_committed(self.path))
             if isinstance(error, OSError):
                 raise store_error(
                     where,
@@ -107,6 +110,8 @@ class DatasetWriter:
     def close(self) -> None:
         if self._lock >= 0:
             self.flush()
+            if self.atomic and self.num_episodes:
+                self._commit()
             self._release()
 
     def __enter__(self) -> "DatasetWriter":
@@ -121,9 +126,8 @@ class DatasetWriter:
             self._release()
             shutil.rmtree(self.path)
         else:
-            write_atomically(self.path / "committed.json", seal(self._before))
-            self._restore(self._before)
-            self.close()
+            self._restore(read_committed(self.path))
+            self._release()
 
     def _open(self) -> None:
         """Make the folder, or check that what it holds is of the same kind; cut what a killed writer left."""
@@ -138,7 +142,7 @@ class DatasetWriter:
                 fix="Write to another folder, and mix the two in a mixture file.",
             )
         self._lock = _lock(self.path / "spec.json")
-        self._committed = self._before = read_committed(self.path)
+        self._committed = read_committed(self.path)
         for name, (dtype, shape) in {**self.spec.step_features, **self.spec.goal_features}.items():
             self._files[f"{name}.npy"] = _File(self.path / f"{name}.npy", dtype, shape)
         self._files[INDEX_FILE] = _File(self.path / INDEX_FILE, INDEX, ())
@@ -167,24 +171,27 @@ class DatasetWriter:
             lines[text] = len(lines)
         return lines[text]
 
-    def _commit(self, episode: Episode, rows: int) -> None:
+    def _count(self, episode: Episode, rows: int) -> dict[str, Any]:
+        """What is to be committed once the episode is written."""
         before = self._committed["statistics"]
         known = episode.observation.get(STATE)
         values = {ACTION: episode.action, REWARD: episode.reward[:, None]} | ({} if known is None else {STATE: known})
-        committed = {
+        return {
             "episodes": self._committed["episodes"] + 1,
             "rows": self._committed["rows"] + rows,
             "goals": self._committed["goals"] + bool(episode.goal_images),
             "files": {name: file.entry() for name, file in self._files.items()},
             "statistics": {name: _merge_statistics(before.get(name), array) for name, array in values.items()},
         }
+
+    def _commit(self) -> None:
+        """From here on it exists. The headers follow, for whoever opens a file with numpy alone."""
         self._unsynced += sum(file.pending for file in self._files.values())
         if self._unsynced > SYNC_BYTES:
             self.flush()
-        write_atomically(self.path / "committed.json", seal(committed))
-        self._committed = committed
+        write_atomically(self.path / "committed.json", seal(self._committed))
         for file in self._files.values():
-            file.accept()
+            file.write_header()
 
     def _restore(self, committed: dict[str, Any]) -> None:
         """Cut every file back to what is committed."""
@@ -228,10 +235,11 @@ class _File:
         return {"offset": self.offset, "bytes": self.bytes + self.pending, "crc32": self.crc}
 
     def accept(self) -> None:
-        """After the commit: the header shows the new rows to whoever opens the file with numpy alone."""
         self.bytes, self.pending = self.bytes + self.pending, 0
+
+    def write_header(self) -> None:
         if self.dtype is not None:
-            rows = self.bytes // (self.dtype.itemsize * math.prod(self.shape))
+            rows = (self.bytes + self.pending) // (self.dtype.itemsize * math.prod(self.shape))
             os.pwrite(self.descriptor, npy_header(self.dtype, self.shape, rows), 0)
 
     def restore(self, entry: dict[str, int] | None) -> None:
@@ -241,7 +249,7 @@ class _File:
                 self.path, expected=f"{self.offset + self.bytes} bytes", found="fewer", fix="Restore it from a copy."
             )
         os.ftruncate(self.descriptor, self.offset + self.bytes)
-        self.accept()
+        self.write_header()
 
     def sync(self) -> None:
         os.fsync(self.descriptor)
@@ -264,18 +272,18 @@ def add_column(dataset: Dataset, name: str, rewards: Iterable[np.ndarray]) -> No
             length = int(dataset.index["length"][i])
             _check_array(values, np.dtype("<f4"), (length,), f"{dataset.path}, episode {i}, key {name!r}")
             column.write(_pad(values.astype("<f4"), length + 1, repeat=False))
+        column.write_header()
+        column.sync()
         committed = read_committed(dataset.path)
         committed["files"][file] = column.entry()
-        column.accept()
-        column.sync()
-        write_atomically(dataset.path / "committed.json", seal(committed))
-        write_atomically(dataset.path / "spec.json", json.dumps(spec.to_json(), indent=2).encode())
+        write_atomically(dataset.path / "committed.json", seal(committed))  # names a file more than the spec: no harm
     except BaseException:
         (dataset.path / file).unlink()
         raise
     finally:
         column.close()
         os.close(lock)
+    write_atomically(dataset.path / "spec.json", json.dumps(spec.to_json(), indent=2).encode())
 
 
 def _check_episode(episode: Episode, spec: DatasetSpec, where: str) -> dict[str, np.ndarray]:
