@@ -129,6 +129,30 @@ def test_worker_processes_give_the_same_batches(three_datasets: Mixture) -> None
         assert_equal(batch, sampler.batch(step))
 
 
+def test_a_batch_that_is_kept_is_not_overwritten(make_episode: Any, make_dataset: Any) -> None:
+    path = make_dataset("d", [make_episode(i, 20, cameras=["a", "b"]) for i in range(3)])
+    sampler = Sampler(mixture(path), seed=0)
+    kept = [sampler.batch(step).observation.images[3:, 1] for step in range(4)]  # views, too, hold their memory
+    for step in range(20):
+        sampler.batch(step)
+    for step, images in enumerate(kept):
+        assert torch.equal(images, Sampler(mixture(path), seed=0).batch(step).observation.images[3:, 1])
+    assert len(sampler.buffers._arrays) < 12
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode: Any, make_dataset: Any) -> None:
+    goal = {"a": np.full((4, 5, 3), 9, np.uint8)}
+    wide = [make_episode(i, 9, cameras=["a", "b"], goal_images=goal, instruction="go") for i in range(3)]
+    paths = make_dataset("wide", wide), make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])
+    sampler, resident = Sampler(mixture(*paths), seed=0), Sampler(mixture(*paths), seed=0, device="cuda")
+    for step, pinned in zip(range(3), sampler.batches(num_workers=2), strict=False):
+        assert pinned.action.is_pinned()
+        assert resident.batch(step).action.is_cuda
+        assert_equal(resident.batch(step).to("cpu"), sampler.batch(step))
+        assert_equal(pinned, sampler.batch(step))
+
+
 # --- time ---
 
 
@@ -311,6 +335,8 @@ def test_mixtures_that_cannot_be_sampled(make_episode: Any, make_dataset: Any, t
         Sampler(mixture(path, cameras=["fornt"]), seed=0)
     with pytest.raises(ValueError, match="expected cameras for goals = 'hindsight'"):
         Sampler(mixture(path, cameras=[], goals="hindsight"), seed=0)
+    with pytest.raises(ValueError, match="expected successful episodes"):
+        Sampler(mixture(path, goals="success"), seed=0)
     with pytest.raises(ValueError, match=r"absent/spec\.json"):
         Sampler(mixture(tmp_path / "absent"), seed=0)
     with pytest.raises(ValueError, match="divides"):

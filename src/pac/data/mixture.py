@@ -327,7 +327,7 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
     if "cameras" in fields:
         fields["cameras"] = tuple(fields["cameras"])
     if "path" in fields:
-        fields["path"] = str(root / fields["path"])
+        fields["path"] = str(root / Path(fields["path"]).expanduser())
     if "counts" in fields:
         _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")
         fields["counts"] = Counts(**fields["counts"])

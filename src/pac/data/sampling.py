@@ -3,15 +3,10 @@
 The batch of a step is a pure function of (mixture, seed, step): a counter-based generator keyed on the two numbers
 draws the whole batch, and rank r of W takes every W-th window of it. So there is nothing to save but the step, a run
 resumes at any step, and on any number of ranks it sees the same windows.
-
-A window is T observations and the T - 1 transitions between them. It may hang over either end of an episode by all but
-one transition; what hangs over is masked. So every transition of a dataset is equally likely, the last one as much as
-those in the middle, and a short episode counts for what it holds.
 """
 
 import math
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from pac.config import suggest
-from pac.data.episodes import ACTION, GOALS, IMAGES, STATE, TERMINATED, Dataset, store_error
-from pac.data.mixture import DatasetConfig, Mixture
-from pac.data.relabel import reward_column, select_episodes, success_frames
+from pac.data.mixture import Mixture
 from pac.data.text import Tokenizer
+from pac.data.windows import Source, Windows
 from pac.types import Batch, Observation
 
 
@@ -44,96 +37,6 @@ class Draws:
 
     def __getitem__(self, index: Any) -> "Draws":
         return Draws(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Windows:
-    """Where windows lie in the arrays of their dataset."""
-
-    episode: Int64[np.ndarray, " batch"]
-    rows: Int64[np.ndarray, "batch window"]  # of the observations; past `length` the last one is repeated
-    length: Int64[np.ndarray, " batch"]  # transitions that exist
-    last_row: Int64[np.ndarray, " batch"]  # of the episode's last known observation
-    mask: Bool[np.ndarray, "batch time"]
-
-
-class Source:
-    """One dataset of a mixture: its windows, and its arrays as tensors where the gather happens."""
-
-    def __init__(self, config: DatasetConfig, window: int, device: torch.device) -> None:
-        if config.path is None:
-            raise ValueError(
-                f"Dataset {config.name!r}: expected a `path` to sample from, found only declared counts. Import its "
-                "data with `pac import`, or set its group's weight to 0."
-            )
-        self.config, self.num_transitions = config, window - 1
-        self.dataset = dataset = Dataset(config.path)
-        if not len(dataset):
-            raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
-        self.cameras = _choose_cameras(config, dataset)
-        self.goal_cameras = _choose_goals(config, dataset, self.cameras)
-        self.kept = select_episodes(
-            dataset,
-            success_only=config.success_only,
-            return_quantile=config.return_quantile,
-            reward=config.reward,
-        )
-        lengths = dataset.index["length"] if self.kept is None else dataset.index["length"][self.kept]
-        self.first_window = np.concatenate([[0], np.cumsum(lengths + (self.num_transitions - 1))])
-        self.num_windows = int(self.first_window[-1])
-        self.success_frames = success_frames(dataset) if config.goals == "success" else {}
-
-        def put(array: np.ndarray) -> Tensor:
-            with warnings.catch_warnings():  # torch warns of read-only memory; nothing here writes to it
-                warnings.simplefilter("ignore", UserWarning)
-                return torch.from_numpy(array).to(device)
-
-        self.state = put(dataset.arrays[STATE]) if STATE in dataset.arrays else None
-        self.action, self.terminated = put(dataset.arrays[ACTION]), put(dataset.arrays[TERMINATED])
-        self.reward = put(reward_column(dataset, config.reward))
-        self.images = {name: put(dataset.arrays[IMAGES + name]) for name in self.cameras}
-        self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if config.goals == "stored"}
-        low, high = torch.from_numpy(dataset.action_low), torch.from_numpy(dataset.action_high)
-        half = (high - low) / 2
-        self.action_centre = ((low + high) / 2).to(device)
-        self.action_half = torch.where(half > 0, half, 1).to(device)
-        self.proprio_centre = torch.from_numpy(dataset.proprio_centre).to(device)
-        self.proprio_scale = torch.from_numpy(dataset.proprio_scale).to(device)
-
-    def locate(self, window: Int64[np.ndarray, " batch"]) -> Windows:
-        """Window number -> rows. Those of an episode of L steps begin at step 1 - n to L - 1, n transitions each."""
-        place = np.searchsorted(self.first_window, window, side="right") - 1
-        episode = place if self.kept is None else self.kept[place]
-        record = self.dataset.index[episode]
-        begin = window - self.first_window[place] - (self.num_transitions - 1)
-        end = np.minimum(begin + self.num_transitions, record["length"])
-        begin = np.maximum(begin, 0)
-        step = np.minimum(begin[:, None] + np.arange(self.num_transitions + 1), end[:, None])
-        mask = begin[:, None] + np.arange(self.num_transitions) < end[:, None]
-        # Without the last observation there is nothing to bootstrap from, unless nothing comes after the last step.
-        unknown = ~record["last_known"] & ~record["terminated"]
-        mask &= step[:, :-1] < (record["length"] - unknown)[:, None]
-        return Windows(
-            episode=episode,
-            rows=record["row"][:, None] + step,
-            length=end - begin,
-            last_row=record["row"] + record["length"] - ~record["last_known"],
-            mask=mask,
-        )
-
-    def goal_rows(self, windows: Windows, share: Float64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
-        """The row of each window's goal images, in the arrays that hold goals; -1 where there is none."""
-        if self.config.goals == "stored":
-            return np.array(self.dataset.index["goal"][windows.episode])
-        if self.config.goals == "hindsight":  # any later moment of the same episode
-            first = windows.rows[:, 0] + 1
-            later = windows.last_row + 1 - first
-            return np.where(later > 0, first + (share * later).astype(np.int64), -1)
-        rows = np.full(len(share), -1)
-        for i, task in enumerate(self.dataset.index["instruction"][windows.episode]):
-            if (found := self.success_frames.get(int(task))) is not None:
-                rows[i] = found[int(share[i] * len(found))]
-        return rows
 
 
 class Sampler:
@@ -188,6 +91,10 @@ class Sampler:
 
     def batch(self, step: int) -> Batch:
         """The batch of one step: the same for the same step, whatever was asked for before."""
+        return _as_batch(self.gather(step), self.mixture.window)
+
+    def gather(self, step: int) -> dict[str, Tensor]:
+        """The tensors of a step's batch, what a window has once not yet repeated for its observations."""
         draws = self.draw(step)
         used, starts = np.unique(draws.dataset, return_index=True)
         ends = [*starts[1:], len(draws.dataset)]
@@ -195,7 +102,7 @@ class Sampler:
         target = _Assembly(self, len(draws.dataset), [source for source, _ in blocks])
         for source, where in blocks:
             target.fill(source, where, draws[where])
-        return target.batch()
+        return target.tensors()
 
     def batches(self, first_step: int = 0, *, num_workers: int = 0, prefetch: int = 2) -> Iterator[Batch]:
         """Batches from `first_step` on, without end. Workers prepare the next ones, pinned where there is a GPU."""
@@ -210,8 +117,8 @@ class Sampler:
             prefetch_factor=prefetch,
             pin_memory=torch.cuda.is_available(),
         )
-        for fields in loader:
-            yield Batch(observation=Observation(**fields.pop("observation")), **fields)
+        for tensors in loader:
+            yield _as_batch(tensors, self.mixture.window)
 
 
 class _Buffers:
@@ -322,38 +229,43 @@ class _Assembly:
             self.discount[where] = (behind != 0).float()
             self.mask[where] &= (behind <= 0) & torch.from_numpy(rows >= 0).to(self.device)[:, None]
 
-    def batch(self) -> Batch:
-        window = self.sampler.mixture.window
+    def tensors(self) -> dict[str, Tensor]:
         length = int(self.text_mask.sum(1).max())
         shown = slice(None) if self.goal_mask.any() else slice(0)  # what a whole batch lacks is not computed
+        return {
+            "proprio": self.proprio,
+            "proprio_mask": self.proprio_mask,
+            "proprio_centre": self.proprio_centre,
+            "proprio_scale": self.proprio_scale,
+            "images": self.images,
+            "camera_slots": self.slots,
+            "camera_mask": self.image_mask,
+            "goal_images": self.goals[shown],
+            "goal_slots": self.goal_slots[:, shown],
+            "goal_mask": self.goal_mask[:, shown],
+            "text": torch.from_numpy(self.text[:, :length]).to(self.device),
+            "text_mask": torch.from_numpy(self.text_mask[:, :length]).to(self.device),
+            "action": self.action,
+            "action_mask": self.action_mask,
+            "reward": self.reward,
+            "discount": self.discount,
+            "mask": self.mask,
+            "imitation_weight": self.imitation_weight,
+            "critic_weight": self.critic_weight,
+        }
 
-        def every_step(tensor: Tensor, steps: int = window) -> Tensor:
-            return tensor[:, None].expand(-1, steps, *tensor.shape[1:])
 
-        observation = Observation(
-            proprio=self.proprio,
-            proprio_mask=every_step(self.proprio_mask),
-            proprio_centre=every_step(self.proprio_centre),
-            proprio_scale=every_step(self.proprio_scale),
-            images=self.images.movedim(0, 2),
-            camera_slots=every_step(self.slots),
-            camera_mask=every_step(self.image_mask),
-            goal_images=self.goals[shown].movedim(0, 2).expand(-1, window, -1, -1, -1, -1),
-            goal_slots=every_step(self.goal_slots[:, shown]),
-            goal_mask=every_step(self.goal_mask[:, shown]),
-            text=every_step(torch.from_numpy(self.text[:, :length]).to(self.device)),
-            text_mask=every_step(torch.from_numpy(self.text_mask[:, :length]).to(self.device)),
-        )
-        return Batch(
-            observation=observation,
-            action=self.action,
-            action_mask=every_step(self.action_mask, window - 1),
-            reward=self.reward,
-            discount=self.discount,
-            mask=self.mask,
-            imitation_weight=self.imitation_weight,
-            critic_weight=self.critic_weight,
-        )
+def _as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
+    """Pictures with their camera axis in its place, and what a window has once at each of its steps, as views."""
+    fields = dict(tensors)
+    for name in ("images", "goal_images"):
+        fields[name] = fields[name].movedim(0, 2).expand(-1, window, -1, -1, -1, -1)
+    for name, tensor in tensors.items():
+        if name in Observation.__dataclass_fields__ and name not in ("proprio", "images", "goal_images"):
+            fields[name] = tensor[:, None].expand(-1, window, -1)
+    fields["action_mask"] = fields["action_mask"][:, None].expand_as(fields["action"])
+    observation = Observation(**{name: fields.pop(name) for name in Observation.__dataclass_fields__})
+    return Batch(observation=observation, **fields)
 
 
 def _gather(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -365,37 +277,14 @@ def _gather(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.from_numpy(found)
 
 
-class _Steps(TorchDataset[dict[str, Any]]):
-    """Step -> batch, as the plain dicts that torch's loader knows how to pin."""
+class _Steps(TorchDataset[dict[str, Tensor]]):
+    """Step -> tensors, in a plain dict that torch's loader knows how to pin."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
 
-    def __getitem__(self, step: int) -> dict[str, Any]:
-        batch = self.sampler.batch(step)
-        fields = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
-        observation = {name: getattr(batch.observation, name) for name in Observation.__dataclass_fields__}
-        return fields | {"observation": observation}
-
-
-def _choose_cameras(config: DatasetConfig, dataset: Dataset) -> tuple[str, ...]:
-    for name in config.cameras or ():
-        if name not in dataset.spec.cameras:
-            raise ValueError(f"Dataset {config.name!r} has no camera {name!r}.{suggest(name, dataset.spec.cameras)}")
-    return tuple(dataset.spec.cameras) if config.cameras is None else config.cameras
-
-
-def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, ...]) -> tuple[str, ...]:
-    if config.goals == "none":
-        return ()
-    if config.goals == "stored":
-        return tuple(dataset.spec.goal_cameras)
-    if not cameras:
-        raise ValueError(
-            f"Dataset {config.name!r}: expected cameras for goals = {config.goals!r}, found none in use. Set goals to "
-            "'none', or use a dataset with pictures."
-        )
-    return cameras
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        return self.sampler.gather(step)
 
 
 def _slots(cameras: Iterable[tuple[str, ...]]) -> dict[str, int]:
