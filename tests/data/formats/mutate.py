@@ -1,12 +1,15 @@
 """Damaged copies of a dataset: one file of it, with a few bytes changed, cut out, doubled or lost."""
 
+import io
 import resource
 import shutil
 import signal
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
+import foreign
 import numpy as np
 
 from pac.data.formats import detect_format, open_source
@@ -39,17 +42,33 @@ def damage(content: bytes, rng: np.random.Generator) -> bytes:
     return content
 
 
+def damage_inside(content: bytes, rng: np.random.Generator) -> bytes:
+    """The same behind the checksums, which are made anew: a member of a zip archive, or the payload of a TFRecord."""
+    if content[:2] == b"PK":
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {entry: archive.read(entry) for entry in archive.infolist()}
+        chosen = list(members)[int(rng.integers(0, len(members)))]
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for entry, member in members.items():
+                archive.writestr(entry.filename, damage(member, rng) if entry is chosen else member)
+        return buffer.getvalue()
+    length = int.from_bytes(content[:8], "little")
+    return foreign.record(damage(content[12 : 12 + length], rng)) + content[16 + length :]
+
+
 def damaged_copy(source: Path, place: Path, rng: np.random.Generator) -> Path:
     """A copy of a file or folder at `place` with one of its files damaged."""
-    if source.is_file():
-        copy = place / source.name
-        copy.write_bytes(damage(source.read_bytes(), rng))
-        return copy
     copy = place / source.name
-    shutil.copytree(source, copy)
-    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    if source.is_file():
+        shutil.copy(source, copy)
+    else:
+        shutil.copytree(source, copy)
+    files = [copy] if copy.is_file() else sorted(path for path in copy.rglob("*") if path.is_file())
     chosen = files[int(rng.integers(0, len(files)))]
-    chosen.write_bytes(damage(chosen.read_bytes(), rng))
+    content = chosen.read_bytes()
+    checked = content[:2] == b"PK" or ".tfrecord" in chosen.name
+    chosen.write_bytes((damage_inside if checked and rng.random() < 0.7 else damage)(content, rng))
     return copy
 
 

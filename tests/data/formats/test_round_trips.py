@@ -2,6 +2,7 @@
 
 import dataclasses
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,51 @@ def test_minari_bounds_and_jpeg(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found.observation[STATE], expected.observation[STATE])
             difference = found.observation[IMAGES + "wrist"].astype(int) - expected.observation[IMAGES + "wrist"]
             assert np.abs(difference).max() < 20
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_minari_nested_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str) -> None:
+    """Dictionaries and tuples become keys; discrete actions become numbers with bounds; a text gives the task."""
+    import gymnasium as gym
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    space, box = gym.spaces, gym.spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+    observation_space = space.Dict({"arm": space.Dict({"pose": box}), "pair": space.Tuple((box, space.Discrete(5)))})
+    observation_space = space.Dict({**observation_space.spaces, "mission": space.Text(20)})
+    action_space = space.Dict({"move": space.Box(-2, 2, (2,), np.float32), "grip": space.Discrete(3, start=1)})
+    pose, first = (rng.normal(size=(4, 2, 2)).astype(np.float32) for _ in range(2))
+    second, grip = rng.integers(0, 5, 4), rng.integers(1, 4, 3)
+    move = rng.uniform(-2, 2, (3, 2)).astype(np.float32)
+    buffer = EpisodeBuffer(
+        observations={"arm": {"pose": pose}, "pair": (first, second), "mission": ["go home"] * 4},
+        actions={"move": move, "grip": grip},
+        rewards=[0.5, 1.5, -1.0],
+        terminations=[False] * 3,
+        truncations=[False] * 3,
+    )
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        minari.create_dataset_from_buffers(
+            "nested-v0",
+            [buffer],
+            observation_space=observation_space,
+            action_space=action_space,
+            data_format=data_format,
+        )
+    source = open_source(tmp_path / "nested-v0", options=ImportOptions(keys={"instruction": ("mission",)}))
+    (found,) = source.episodes
+    assert source.keys == {STATE: ("arm/pose", "pair/_index_0", "pair/_index_1")}
+    parts = [pose.reshape(4, 4), first.reshape(4, 4), second[:, None].astype(np.float32)]
+    np.testing.assert_array_equal(found.observation[STATE], np.concatenate(parts, axis=1))
+    np.testing.assert_array_equal(found.action, np.column_stack([grip, move]))
+    np.testing.assert_array_equal(source.action_low, [1, -2, -2])
+    np.testing.assert_array_equal(source.action_high, [3, 2, 2])
+    assert found.instruction == "go home"
+    assert (found.terminated, found.truncated) == (False, True)
+    assert any("neither" in note for note in source.notes)
 
 
 @given(episodes=episode_sets(cameras=False), timeouts=st.booleans())

@@ -96,7 +96,7 @@ def test_a_failed_import_leaves_nothing_behind(tmp_path: Path, existing: bool) -
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = foreign.write_d4rl(tmp_path / "set.hdf5", tricky())
-    before, write, calls = files(tmp_path), os.pwrite, iter(range(60))
+    before, write, calls = files(tmp_path), os.pwrite, iter(range(12))
 
     def full(*arguments: object) -> int:
         if next(calls, None) is None:
@@ -104,7 +104,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         return write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises((ValueError, OSError), match="No space left"):
+    with pytest.raises(ValueError, match="No space left"):
         import_dataset([path], tmp_path / "out")
     assert files(tmp_path) == before
 

@@ -47,6 +47,8 @@ def open_source(path: str | Path, format: str = "auto", options: ImportOptions |
     name = detect_format(path) if format == "auto" else format
     if name not in FORMATS:
         raise SourceError("--format", expected="a known format", found=repr(name), fix=suggest(name, FORMATS).strip())
+    if "instruction" in options.keys and name not in ("minari", "rlds"):
+        raise SourceError("--keys instruction", expected="minari or rlds", found=name, fix="Use --instruction instead.")
     with reading(path, name):
         source: Source = FORMATS[name].read(path, options)
     return replace(source, episodes=_checked(source))

@@ -7,6 +7,7 @@ Pictures are PNG, without loss. Statistics of an episode are exact, but for pict
 import io
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from pac.data.formats.common import IMAGES, SourceError, need
 from pac.types import Episode
 
-DATA_FILE = "data/chunk-{chunk:03d}/file-{file:03d}.parquet"
 FILES_PER_CHUNK, FILE_MEGABYTES = 1000, 100  # LeRobot's chunks_size and data_files_size_in_mb
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 MAX_STATISTICS_FRAMES = 100
@@ -37,40 +37,24 @@ def write(
     """Write episodes as a LeRobot v3.0 dataset; returns notes on what the format cannot hold."""
     if fps is None or round(fps) < 1:
         raise SourceError("LeRobot export", expected="a control rate of at least 1 Hz", found=fps, fix="Give --fps.")
-    arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
-    rate, tasks, rows, totals = round(fps), {}, [], {}  # type: ignore[var-annotated]
+    rate = round(fps)
     features: dict[str, Any] = {}
-    schema = writer = None
-    frames = chunk = file = lost = goals = 0
-    try:
+    totals: dict[str, Any] = {}
+    tasks: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+    frames = lost = goals = 0
+    with closing(_DataFiles(folder)) as files:
         for index, episode in enumerate(episodes):
-            if not features:
-                features = _features(episode, success_known, state_names, action_names)
-                schema = arrow.schema([(name, _arrow_type(feature)) for name, feature in features.items()])
-            columns = _columns(
-                episode, index, frames, tasks.setdefault(episode.instruction, len(tasks)), rate, features
-            )
-            path = folder / DATA_FILE.format(chunk=chunk, file=file)
-            if writer is not None and path.stat().st_size > FILE_MEGABYTES << 20:
-                writer.close()
-                writer, file = None, file + 1
-                chunk, file = chunk + file // FILES_PER_CHUNK, file % FILES_PER_CHUNK
-                path = folder / DATA_FILE.format(chunk=chunk, file=file)
-            if writer is None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                writer = parquet.ParquetWriter(path, schema, compression="snappy")
-            arrays = [_arrow_array(columns[name], feature) for name, feature in features.items()]
-            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))  # one row group an episode
+            features = features or _features(episode, success_known, state_names, action_names)
+            task = tasks.setdefault(episode.instruction, len(tasks))
+            columns = _columns(episode, index, frames, task, rate, features)
+            chunk, file = files.write(columns, features)
             statistics = {name: _statistics(columns[name], feature) for name, feature in features.items()}
-            length = len(episode.action)
             rows.append(_episode_row(index, episode, frames, chunk, file, statistics))
             totals = _merge(totals, statistics)
-            frames += length
-            lost += len(next(iter(episode.observation.values()))) > length
+            frames += len(episode.action)
+            lost += len(next(iter(episode.observation.values()))) > len(episode.action)
             goals += bool(episode.goal_images)
-    finally:
-        if writer is not None:
-            writer.close()
     if not rows:
         raise SourceError(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
     info = {
@@ -89,6 +73,7 @@ def write(
         "features": features,
     }
     ours = {"action_low": action_low.tolist(), "action_high": action_high.tolist(), "control_rate": fps}
+    arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
     meta = folder / "meta"
     (meta / "episodes" / "chunk-000").mkdir(parents=True)
     parquet.write_table(arrow.Table.from_pylist(rows), meta / "episodes" / "chunk-000" / "file-000.parquet")
@@ -99,6 +84,37 @@ def write(
     notes += [f"LeRobot has no place for goal images: left out in {goals} episodes."] if goals else []
     notes += [] if success_known else ["Success is not known of every episode: next.success is left out."]
     return notes + ([f"LeRobot's fps is a whole number: {fps} became {rate}."] if rate != fps else [])
+
+
+class _DataFiles:
+    """The parquet files of frames: a new one when the last has grown large, one row group an episode."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+        self._writer: Any = None
+
+    def write(self, columns: Mapping[str, np.ndarray], features: Mapping[str, Any]) -> tuple[int, int]:
+        """Add an episode; returns the chunk and the file it went to."""
+        arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
+        schema = arrow.schema([(name, _arrow_type(feature)) for name, feature in features.items()])
+        if self._writer is not None and self._path().stat().st_size > FILE_MEGABYTES << 20:
+            self.close()
+            self._number += 1
+        if self._writer is None:
+            self._path().parent.mkdir(parents=True, exist_ok=True)
+            self._writer = parquet.ParquetWriter(self._path(), schema, compression="snappy")
+        arrays = [_arrow_array(columns[name], feature) for name, feature in features.items()]
+        self._writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+        return divmod(self._number, FILES_PER_CHUNK)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _path(self) -> Path:
+        chunk, file = divmod(self._number, FILES_PER_CHUNK)
+        return self._folder / "data" / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
 
 
 def _features(
@@ -179,7 +195,8 @@ def _statistics(values: np.ndarray, feature: Mapping[str, Any]) -> dict[str, Any
         chosen = np.linspace(0, len(values) - 1, min(len(values), MAX_STATISTICS_FRAMES)).round().astype(int)
         values = values[chosen]
     rows = values.reshape(-1, 3) / 255 if picture else values.reshape(len(values), -1).astype(np.float64)
-    table = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
+    extremes = rows if picture else values.reshape(len(values), -1)  # integers and flags keep their type
+    table = {"min": extremes.min(0), "max": extremes.max(0), "mean": rows.mean(0), "std": rows.std(0)}
     table |= dict(zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True))
     shape = (3, 1, 1) if picture else (-1,)
     return {"count": [len(values)]} | {name: array.reshape(shape).tolist() for name, array in table.items()}

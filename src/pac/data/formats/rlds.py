@@ -51,6 +51,7 @@ def read(path: Path, options: ImportOptions) -> Source:
     )
     actions = options.keys.get("action", tuple(default))
     (reward_key,) = options.keys.get("reward", ("reward",))
+    texts = [f"steps/{key}" for key in options.keys.get("instruction", ())] or TEXTS
     notes: list[str] = []
     if f"steps/{reward_key}" not in example:
         notes.append("No rewards: they are 0. Give the dataset rewards with a relabelling.")
@@ -93,7 +94,7 @@ def read(path: Path, options: ImportOptions) -> Source:
             if terminal is None or not len(terminal):
                 discount = example.get("steps/discount", np.ones(1))
                 terminal = np.asarray([len(discount) > 0 and float(np.asarray(discount)[-1]) == 0])
-            text = next((example[name] for name in TEXTS if name in example), [b""])
+            text = next((example[name] for name in texts if name in example), [b""])
             yield build_episode(
                 where,
                 source=path,
