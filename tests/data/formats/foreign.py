@@ -340,23 +340,30 @@ def write_rlds(
     return folder / "synthetic"
 
 
-# --- TD-MPC2: torch.save of a TensorDict, whose two pickled forms are imitated
+# --- TD-MPC2: torch.save of a TensorDict, whose two pickled forms are imitated: that of 0.2, which the published chunks
+# were saved with, and that of 0.15
 
 
 def _make_td(kind: type, state: dict[str, Any]) -> Any:
-    made = kind.__new__(kind)
-    made.__dict__.update(state)
-    return made
+    raise AssertionError("only its name is pickled")
+
+
+class _StringOnlyDict(dict):  # type: ignore[type-arg]
+    pass
 
 
 class TensorDict:
     reduced = False
 
     def __init__(self, fields: dict[str, torch.Tensor]) -> None:
-        self._tensordict = fields
+        self._tensordict = fields if self.reduced else _StringOnlyDict(fields)
         self._batch_size = torch.Size(next(iter(fields.values())).shape[:2])
         self._device = torch.device("cpu")
-        self._is_locked = False
+        self._td_dim_names = None
+        if not self.reduced:
+            self._is_locked = False
+            self._lock_id: set[int] = set()
+            self._locked_tensordicts: list[Any] = []
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.reduced:
@@ -365,15 +372,16 @@ class TensorDict:
 
 
 def save_tensordict(path: Path, fields: dict[str, torch.Tensor], reduced: bool = False) -> Path:
-    modules = {name: types.ModuleType(name) for name in ("tensordict", "tensordict._td", "tensordict._reductions")}
-    modules["tensordict._td"].TensorDict = TensorDict
-    modules["tensordict._reductions"]._make_td = _make_td
-    TensorDict.__module__, _make_td.__module__ = "tensordict._td", "tensordict._reductions"
+    home = "tensordict._td" if reduced else "tensordict.tensordict"
+    places = {TensorDict: home, _StringOnlyDict: "tensordict.utils", _make_td: "tensordict._reductions"}
+    modules = {name: types.ModuleType(name) for name in ("tensordict", *places.values())}
+    for thing, module in places.items():
+        thing.__module__ = module
+        setattr(modules[module], thing.__name__, thing)
+    TensorDict.reduced = reduced
     sys.modules.update(modules)
     try:
-        saved = TensorDict(fields)
-        TensorDict.reduced = reduced
-        torch.save(saved, path)
+        torch.save(TensorDict(fields), path)
     finally:
         for name in modules:
             del sys.modules[name]

@@ -78,8 +78,10 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("tensordict._reductions", "_make_td"): _table,
     ("tensordict._td", "TensorDict"): _Table,
-    ("tensordict._td", "_StringOnlyDict"): _Table,
-    ("tensordict.tensordict", "TensorDict"): _Table,
+    ("tensordict.tensordict", "TensorDict"): _Table,  # before 0.3, as the published chunks were saved
+    ("tensordict.utils", "_StringOnlyDict"): _Table,
+    ("builtins", "set"): list,
+    ("__builtin__", "set"): list,
 } | {("torch", name): _Kind(dtype) for name, dtype in _STORAGES.items()}
 
 
