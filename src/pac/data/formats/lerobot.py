@@ -122,8 +122,8 @@ def read(path: Path, options: ImportOptions) -> Source:
         fps=float(fps) if fps else None,
         action_low=np.asarray(ours["action_low"], np.float32) if "action_low" in ours else None,
         action_high=np.asarray(ours["action_high"], np.float32) if "action_high" in ours else None,
-        state_names=tuple(name for key in keys.get(STATE, ()) for name in _names(features[key])),
-        action_names=tuple(_names(features[action])),
+        state_names=_names([features[key] for key in keys.get(STATE, ())]),
+        action_names=_names([features[action]]),
         notes=notes,
     )
 
@@ -152,13 +152,17 @@ def _ends(flag: Mapping[str, float]) -> tuple[bool, bool]:
     return terminated, truncated or not terminated
 
 
-def _names(feature: Mapping[str, Any]) -> list[str]:
-    """The names of a vector's dimensions, where the dataset gives one for each."""
-    names = feature.get("names")
-    if isinstance(names, dict):
-        names = [name for part in names.values() for name in (part if isinstance(part, list) else [part])]
-    shape = feature.get("shape")
-    return [str(name) for name in names] if isinstance(names, list) and shape == [len(names)] else []
+def _names(features: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of all dimensions of these vectors, where the dataset gives one for each."""
+    found: list[str] = []
+    for feature in features:
+        names = feature.get("names")
+        if isinstance(names, dict):
+            names = [name for part in names.values() for name in (part if isinstance(part, list) else [part])]
+        if not isinstance(names, list) or feature.get("shape") != [len(names)]:
+            return ()
+        found += map(str, names)
+    return tuple(found)
 
 
 def _episodes(path: Path, version: str, options: ImportOptions, info: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

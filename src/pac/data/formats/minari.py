@@ -77,41 +77,11 @@ def read(path: Path, options: ImportOptions) -> Source:
 
     def episodes() -> Iterator[Episode]:
         open_ends = 0
-        for index, (where, parts, attributes) in enumerate(load(folder, data_format, count, wanted, action, jpeg)):
-            flags = {name: as_vector(parts[name], f"{where}, key {name!r}") for name in ("terminations", "truncations")}
-            for name, flag in flags.items():
-                if not len(flag) or flag[:-1].any():
-                    raise SourceError(
-                        f"{where}, key {name!r}",
-                        expected="an end at the last step only",
-                        found=f"ends at steps {np.flatnonzero(flag)[:3].tolist()} of {len(flag)}",
-                        fix="Split the episode at its ends in the source.",
-                    )
-            open_ends += not (flags["terminations"][-1] or flags["truncations"][-1])
-            raw, infos = parts["observations"], parts["infos"]
-            if attributes.get("last_observation_unknown"):
-                raw = {key: values[:-1] for key, values in raw.items()}
-            success = infos.get("success", infos.get("is_success"))
-            instruction = options.instruction
-            if instruction is None:
-                instruction = " ".join(str(raw[key][0]) for key in options.keys.get("instruction", ()))
-            seed = attributes.get("seed")
-            yield build_episode(
-                where,
-                source=path,
-                keys=keys,
-                raw=raw,
-                action=np.concatenate([as_numbers(x, f"{where}, key 'actions'") for x in parts["actions"]], axis=1),
-                reward=parts["rewards"],
-                terminated=bool(flags["terminations"][-1]),
-                truncated=bool(flags["truncations"][-1] or not flags["terminations"][-1]),
-                instruction=instruction or str(attributes.get("instruction", "")),
-                success=None if success is None else bool(as_vector(success, f"{where}, key 'infos/success'").any()),
-                extra_rewards={k[len("reward.") :]: v[1:] for k, v in infos.items() if k.startswith("reward.")},
-                seed=None if seed is None else int(seed),
-            )
-            if index + 1 == count and open_ends:
-                notes.append(f"{open_ends} episodes end with neither termination nor truncation: kept as truncated.")
+        for where, parts, attributes in load(folder, data_format, count, wanted, action, jpeg):
+            open_ends += not (parts["terminations"][-1:].any() or parts["truncations"][-1:].any())
+            yield _episode(where, path, parts, attributes, keys, options)
+        if open_ends:
+            notes.append(f"{open_ends} episodes end with neither termination nor truncation: kept as truncated.")
 
     rate = options.fps or metadata.get("fps")
     return Source(
@@ -125,6 +95,50 @@ def read(path: Path, options: ImportOptions) -> Source:
         action_high=high,
         notes=notes,
     )
+
+
+def _episode(
+    where: str,
+    path: Path,
+    parts: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    keys: Mapping[str, tuple[str, ...]],
+    options: ImportOptions,
+) -> Episode:
+    terminated, truncated = (_end(parts[name], f"{where}, key {name!r}") for name in ("terminations", "truncations"))
+    raw, infos = parts["observations"], parts["infos"]
+    if attributes.get("last_observation_unknown"):
+        raw = {key: values[:-1] for key, values in raw.items()}
+    success = infos.get("success", infos.get("is_success"))
+    text = " ".join(str(raw[key][0]) for key in options.keys.get("instruction", ()))
+    seed = attributes.get("seed")
+    return build_episode(
+        where,
+        source=path,
+        keys=keys,
+        raw=raw,
+        action=np.concatenate([as_numbers(part, f"{where}, key 'actions'") for part in parts["actions"]], axis=1),
+        reward=parts["rewards"],
+        terminated=terminated,
+        truncated=truncated or not terminated,
+        instruction=options.instruction or text or str(attributes.get("instruction", "")),
+        success=None if success is None else bool(as_vector(success, f"{where}, key 'infos/success'").any()),
+        extra_rewards={k.removeprefix("reward."): v[1:] for k, v in infos.items() if k.startswith("reward.")},
+        seed=None if seed is None else int(seed),
+    )
+
+
+def _end(flags: Any, where: str) -> bool:
+    """Whether the last step is an end; one before it is an error."""
+    flag = as_vector(flags, where)
+    if not len(flag) or flag[:-1].any():
+        raise SourceError(
+            where,
+            expected="an end at the last step only",
+            found=f"ends at steps {np.flatnonzero(flag)[:3].tolist()} of {len(flag)}",
+            fix="Split the episode at its ends in the source.",
+        )
+    return bool(flag[-1])
 
 
 def _data_folder(path: Path) -> Path:

@@ -12,12 +12,24 @@ Ends: `is_terminal` of the last step is a true termination, its absence a time l
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pac.data.formats.common import ImportOptions, Source, SourceError, build_episode, choose_keys, load_json, require
+from pac.data.formats.common import (
+    STATE,
+    ImportOptions,
+    Source,
+    SourceError,
+    build_episode,
+    choose_keys,
+    key_of,
+    load_json,
+    require,
+)
 from pac.data.formats.tfrecord import Values, parse_example, records
 from pac.types import Episode
 
@@ -34,6 +46,17 @@ def detect(path: Path) -> bool:
     return ".tfrecord" in path.name or (path.is_dir() and bool(_folder(path)))
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Which features of an example are what; the same for all examples of a source."""
+
+    keys: dict[str, tuple[str, ...]]
+    actions: tuple[str, ...]
+    reward: str
+    texts: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+
+
 def read(path: Path, options: ImportOptions) -> Source:
     files, shapes = _shards(path, options)
     parsed = ((f"{file}, record {i}", record) for file in files for i, record in enumerate(records(file)))
@@ -41,73 +64,100 @@ def read(path: Path, options: ImportOptions) -> Source:
     first = next(examples, None)
     if first is None:
         raise SourceError(path, expected="at least one episode", found="none", fix="Check the download.")
-    where, example = first
-    found = {name.removeprefix(OBSERVATION): x for name, x in example.items() if name.startswith(OBSERVATION)}
-    pictures = {name for name, values in found.items() if isinstance(values, list) and _is_encoded(values)}
-    numbers = {name for name, values in found.items() if isinstance(values, np.ndarray)}
-    keys = choose_keys(sorted(numbers), sorted(pictures), options, f"{where}, steps/observation")
-    default = (
-        ["action"] if "steps/action" in example else sorted(n[6:] for n in example if n.startswith("steps/action/"))
-    )
-    actions = options.keys.get("action", tuple(default))
-    (reward_key,) = options.keys.get("reward", ("reward",))
-    texts = [f"steps/{key}" for key in options.keys.get("instruction", ())] or TEXTS
+    layout = _layout(*first, options, shapes)
     notes: list[str] = []
-    if f"steps/{reward_key}" not in example:
+    if layout.reward not in first[1]:
         notes.append("No rewards: they are 0. Give the dataset rewards with a relabelling.")
-    if "steps/is_terminal" not in example and "steps/discount" not in example:
+    if "steps/is_terminal" not in first[1] and "steps/discount" not in first[1]:
         notes.append("Neither is_terminal nor discount: every end counts as a time limit.")
-
-    def columns(where: str, example: Mapping[str, Values]) -> dict[str, Any]:
-        """The steps of an episode: raw observations, action, reward, flags."""
-        num_steps = len(_step_flags(example, where))
-        parts: dict[str, Any] = {}
-        for key in {key for parts in keys.values() for key in parts}:
-            name = OBSERVATION + key
-            parts[key] = _rows(require(example, name, where), num_steps, f"{where}, key {name!r}", shapes.get(name))
-        if not actions:
-            raise SourceError(where, expected="key 'steps/action'", found="none", fix="Name it with --keys action=")
-        names = [f"steps/{key}" for key in actions]
-        rows = [_rows(require(example, n, where), num_steps, f"{where}, key {n!r}", shapes.get(n)) for n in names]
-        parts["action"] = np.concatenate([_matrix(row, name, where) for row, name in zip(rows, names, strict=True)], 1)
-        reward = example.get(f"steps/{reward_key}", np.zeros(num_steps, np.float32))
-        parts["reward"] = _matrix(_rows(reward, num_steps, f"{where}, key 'steps/{reward_key}'"), reward_key, where)
-        return parts
-
-    last_step = options.last_step
-    if last_step == "auto":
-        opening = columns(where, example)
-        ending = np.concatenate([opening["action"][-1], opening["reward"][-1]])
-        last_step = "observation" if not np.nan_to_num(ending).any() else "transition"
-        meaning = "an observation only" if last_step == "observation" else "a real action and reward"
-        other = "transition" if last_step == "observation" else "observation"
+    last_is_observation = options.last_step == "observation"
+    if options.last_step == "auto":
+        _, action, reward = _steps(*first, layout)
+        last_is_observation = not np.nan_to_num(np.append(action[-1], reward[-1])).any()
+        meaning, other = (
+            ("an observation only", "transition") if last_is_observation else ("a transition", "observation")
+        )
         notes.append(f"The last step of an episode was taken for {meaning}. If that is wrong: --last-step {other}.")
 
     def episodes() -> Iterator[Episode]:
-        for where, example in _chain(first, examples):
-            parts = columns(where, example)
-            stop = len(parts["action"]) - (last_step == "observation")
+        for where, example in chain([first], examples):
+            raw, action, reward = _steps(where, example, layout)
+            stop = len(action) - last_is_observation
             if stop == 0:
                 notes.append(f"{where}: one observation and no transition: left out.")
                 continue
-            terminal = example.get("steps/is_terminal")
-            if terminal is None or not len(terminal):
-                discount = example.get("steps/discount", np.ones(1))
-                terminal = np.asarray([len(discount) > 0 and float(np.asarray(discount)[-1]) == 0])
-            text = next((example[name] for name in texts if name in example), [b""])
+            terminated = _is_terminal(example)
             yield build_episode(
                 where,
                 source=path,
-                keys=keys,
-                raw=parts,
-                action=parts["action"][:stop],
-                reward=parts["reward"][:stop],
-                terminated=bool(terminal[-1]),
-                truncated=not terminal[-1],
-                instruction=options.instruction if options.instruction is not None else _decode(text),
+                keys=layout.keys,
+                raw=raw,
+                action=action[:stop],
+                reward=reward[:stop],
+                terminated=terminated,
+                truncated=not terminated,
+                instruction=_text(example, layout) if options.instruction is None else options.instruction,
             )
 
-    return Source(format="rlds", path=path, keys=keys, episodes=episodes(), fps=options.fps, notes=notes)
+    return Source(format="rlds", path=path, keys=layout.keys, episodes=episodes(), fps=options.fps, notes=notes)
+
+
+def _layout(
+    where: str, example: Mapping[str, Values], options: ImportOptions, shapes: dict[str, tuple[int, ...]]
+) -> _Layout:
+    found = {name.removeprefix(OBSERVATION): x for name, x in example.items() if name.startswith(OBSERVATION)}
+    pictures = sorted(name for name, values in found.items() if isinstance(values, list) and _is_encoded(values))
+    numbers = sorted(name for name, values in found.items() if isinstance(values, np.ndarray))
+    state = tuple(name for name in numbers if "language" not in name)  # no embeddings of the task, unless asked for
+    options = replace(options, keys={STATE: state, **options.keys})
+    parts = sorted(name.removeprefix("steps/") for name in example if name.startswith("steps/action/"))
+    actions = options.keys.get("action", ("action",) if "steps/action" in example else tuple(parts))
+    if not actions:
+        raise SourceError(where, expected="key 'steps/action'", found="none", fix="Name it with --keys action=KEY.")
+    return _Layout(
+        keys=choose_keys(numbers, pictures, options, f"{where}, steps/observation"),
+        actions=tuple(f"steps/{key}" for key in actions),
+        reward=f"steps/{key_of('reward', 'reward', options)}",
+        texts=tuple(f"steps/{key}" for key in options.keys.get("instruction", ())) or TEXTS,
+        shapes=shapes,
+    )
+
+
+def _steps(
+    where: str, example: Mapping[str, Values], layout: _Layout
+) -> tuple[dict[str, Values], np.ndarray, np.ndarray]:
+    """The steps of an episode: observations by key, actions, rewards; a row for each step."""
+    num_steps = len(_step_flags(example, where))
+
+    def rows(name: str) -> Values:
+        return _rows(require(example, name, where), num_steps, f"{where}, key {name!r}", layout.shapes.get(name))
+
+    def numbers(name: str) -> np.ndarray:
+        values = rows(name)
+        if isinstance(values, list):
+            raise SourceError(f"{where}, key {name!r}", expected="numbers", found="bytes", fix="Map another key.")
+        return values
+
+    raw = {key: rows(OBSERVATION + key) for parts in layout.keys.values() for key in parts}
+    action = np.concatenate([numbers(name) for name in layout.actions], axis=1)
+    reward = numbers(layout.reward) if layout.reward in example else np.zeros((num_steps, 1), np.float32)
+    return raw, action, reward
+
+
+def _is_terminal(example: Mapping[str, Values]) -> bool:
+    for name, end in (("steps/is_terminal", 1), ("steps/discount", 0)):
+        values = example.get(name)
+        if isinstance(values, np.ndarray) and len(values):
+            return bool(values[-1] == end)
+    return False
+
+
+def _text(example: Mapping[str, Values], layout: _Layout) -> str:
+    for name in layout.texts:
+        values = example.get(name)
+        if isinstance(values, list) and values:
+            return values[0].decode("utf-8")
+    return ""
 
 
 def _folder(path: Path) -> Path | None:
@@ -187,20 +237,5 @@ def _rows(values: Values, num_steps: int, where: str, shape: tuple[int, ...] | N
     return values if isinstance(values, list) else values.reshape(num_steps, -1 if len(values) else 0)
 
 
-def _matrix(values: Values, name: str, where: str) -> np.ndarray:
-    if isinstance(values, list):
-        raise SourceError(f"{where}, key {name!r}", expected="numbers", found="bytes", fix="Map another key.")
-    return values
-
-
 def _is_encoded(values: list[bytes]) -> bool:
     return bool(values) and values[0].startswith((b"\x89PNG", b"\xff\xd8"))
-
-
-def _decode(text: Values) -> str:
-    return text[0].decode("utf-8") if isinstance(text, list) and text else ""
-
-
-def _chain(first: tuple[str, Any], rest: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    yield first
-    yield from rest
