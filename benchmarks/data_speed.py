@@ -13,6 +13,7 @@ import resource
 import statistics
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,10 +181,14 @@ def make_sparse(path: Path, episodes: int, length: int) -> None:
             stream.truncate(stream.tell() + rows * dtype.itemsize * int(np.prod(shape)))
     index = np.zeros(episodes, INDEX)
     index["row"], index["length"], index["last_known"] = np.arange(episodes) * (length + 1), length, True
+    index["goal"] = -1
     (path / "episodes.npy").write_bytes(npy_header(INDEX, (), episodes) + index.tobytes())
     for name in ("instructions.jsonl", "sources.jsonl"):
         (path / name).write_text('""\n')
-    files = {name: {"offset": 0, "bytes": 3, "crc32": 0} for name in ("instructions.jsonl", "sources.jsonl")}
+    files = {
+        name: {"offset": 0, "bytes": 3, "crc32": zlib.crc32(b'""\n')}
+        for name in ("instructions.jsonl", "sources.jsonl")
+    }
     statistics = {STATE: {"mean": [0.0] * 24, "variance": [0.0] * 24}}
     committed = {"episodes": episodes, "rows": rows, "goals": 0, "files": files, "statistics": statistics}
     (path / "committed.json").write_bytes(seal(committed))

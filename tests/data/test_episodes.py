@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,25 @@ def test_damaged_files_do_not_open(
     assert len(verify(path)) == 1
 
 
+def test_any_byte_may_change_and_the_error_is_clean(make_episode: Any, make_dataset: Any) -> None:
+    goal = {"a": np.zeros((4, 5, 3), np.uint8)}
+    path = make_dataset("d", [make_episode(i, 3, cameras=["a"], goal_images=goal, instruction="go") for i in range(2)])
+    random = np.random.default_rng(0)
+    for file in sorted(path.iterdir()):
+        whole = file.read_bytes()
+        for _ in range(60):
+            damaged = bytearray(whole[: random.integers(1, len(whole))] if random.random() < 0.2 else whole)
+            for place in random.integers(0, min(len(damaged), 400), random.integers(1, 6)):
+                damaged[place] = random.integers(256)
+            file.write_bytes(damaged)
+            try:
+                list(Dataset(path))
+            except ValueError as error:
+                assert file.name in str(error)  # noqa: PT017
+        file.write_bytes(whole)
+    assert verify(path) == []
+
+
 # --- killed writers and full disks ---
 
 KILLED = """
@@ -496,6 +516,7 @@ def make_sparse(path: Path, episodes: int, length: int) -> None:
             stream.truncate(stream.tell() + rows * dtype.itemsize * int(np.prod(shape)))
     index = np.zeros(episodes, INDEX)
     index["row"], index["length"], index["last_known"] = np.arange(episodes) * (length + 1), length, True
+    index["goal"] = -1
     (path / "episodes.npy").write_bytes(npy_header(INDEX, (), episodes) + index.tobytes())
     statistics = {
         name: {"count": rows} | {key: [0.0] * dims for key in ("mean", "variance", "min", "max")}
@@ -504,7 +525,7 @@ def make_sparse(path: Path, episodes: int, length: int) -> None:
     text = {"instructions.jsonl": b'""\n', "sources.jsonl": b'""\n'}
     for name, line in text.items():
         (path / name).write_bytes(line)
-    files = {name: {"offset": 0, "bytes": len(line), "crc32": 0} for name, line in text.items()}
+    files = {name: {"offset": 0, "bytes": len(line), "crc32": zlib.crc32(line)} for name, line in text.items()}
     committed = {"episodes": episodes, "rows": rows, "goals": 0, "files": files, "statistics": statistics}
     (path / "committed.json").write_bytes(seal(committed))
 

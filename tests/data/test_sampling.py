@@ -1,5 +1,6 @@
 """Batches: drawn with the right frequencies, the same on every resume and number of ranks, and rightly timed."""
 
+import dataclasses
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from pac.data.episodes import Dataset
 from pac.data.mixture import Mixture, parse_mixture, plan
-from pac.data.sampling import Sampler
+from pac.data.sampling import Sampler, resize_pictures
 from pac.types import Batch, Observation
 
 
@@ -230,6 +231,17 @@ def test_different_robots_mix_by_union(make_episode: Any, make_dataset: Any) -> 
     source = Dataset(wide)
     np.testing.assert_array_equal(observation.proprio_scale[robots == 1][0, 0], source.proprio_scale)
     np.testing.assert_array_equal(observation.proprio_centre[robots == 1][0, 0], source.proprio_centre)
+
+
+def test_pictures_of_other_sizes_are_resized(make_episode: Any, make_dataset: Any) -> None:
+    small = make_dataset("small", [make_episode(10, 6, cameras=["a"])])
+    large = make_dataset("large", [make_episode(20, 6, cameras=["a"], size=(16, 12))])
+    settings = mixture(small, large)
+    images = Sampler(dataclasses.replace(settings, image_size=(8, 6)), seed=0).batch(0).observation.images
+    assert images.shape[2:] == (1, 8, 6, 3)
+    assert set(images[..., 0].unique().tolist()) == {10, 20}
+    gradient = torch.arange(0, 160, 10, dtype=torch.uint8)[None, :, None, None].expand(1, 16, 12, 3)
+    assert resize_pictures(gradient, (4, 3))[0, :, 0, 0].tolist() == pytest.approx([15, 55, 95, 135], abs=6)
 
 
 def test_actions_are_normalised_on_reading(make_episode: Any, make_dataset: Any) -> None:

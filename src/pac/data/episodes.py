@@ -18,6 +18,7 @@ import dataclasses
 import io
 import json
 import math
+import operator
 import os
 import re
 import zlib
@@ -161,9 +162,13 @@ class DatasetSpec:
                 if isinstance(value, list):
                     fields[name] = tuple(value)
                 elif isinstance(value, dict):
-                    fields[name] = {str(key): (int(size[0]), int(size[1])) for key, size in value.items()}
+                    fields[name] = {str(key): (int(height), int(width)) for key, (height, width) in value.items()}
+            fields["state_dim"], fields["action_dim"] = (
+                operator.index(table["state_dim"]),
+                operator.index(table["action_dim"]),
+            )
             return cls(**fields)
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise store_error(
                 path,
                 expected="the spec of a dataset (pac-episodes, version 1)",
@@ -239,6 +244,7 @@ class Dataset:
         if not -len(self) <= i < len(self):
             raise IndexError(f"{self.path}: expected an episode below {len(self)}, found {i}.")
         record = self.index[i]
+        self.check_index(np.array([record]))
         row, length, goal = int(record["row"]), int(record["length"]), int(record["goal"])
         observations = slice(row, row + length + bool(record["last_known"]))
         steps = slice(row, row + length)
@@ -253,13 +259,39 @@ class Dataset:
             success=None if record["success"] < 0 else bool(record["success"]),
             goal_images={n.removeprefix(GOALS): np.array(a[goal]) for n, a in self.goals.items() if goal >= 0},
             extra_rewards={n: np.array(self.arrays[f"{REWARD}.{n}"][steps]) for n in self.spec.extra_rewards},
-            source=self.sources[record["source"]],
+            source=self._source(int(record["source"])),
             seed=None if record["seed"] == NO_SEED else int(record["seed"]),
         )
+
+    def check_index(self, records: np.ndarray | None = None) -> None:
+        """Raise if records (all unless given) point outside the dataset, so that damage is found before it is used."""
+        records = self.index if records is None else records
+        limits = {"row": (0, self.num_rows), "length": (1, self.num_rows)}
+        limits |= {"goal": (-1, self._committed["goals"]), "instruction": (0, len(self.instructions))}
+        inside = records["row"] + records["length"] < self.num_rows
+        for name, (low, high) in limits.items():
+            inside &= (records[name] >= low) & (records[name] < high)
+        if not inside.all():
+            raise store_error(
+                self.path / INDEX_FILE,
+                expected="episodes inside the dataset",
+                found=f"one outside, {records[~inside][0]}",
+                fix="Run `pac inspect --verify`, and restore the file from a copy.",
+            )
 
     def statistics(self, name: str) -> dict[str, Any]:
         """count, and per-dimension mean, variance, min and max of "observation.state", "action" or "next.reward"."""
         return dict(self._statistics(name))
+
+    def _source(self, line: int) -> str:
+        if not 0 <= line < len(self.sources):
+            raise store_error(
+                self.path / INDEX_FILE,
+                expected=f"a source below {len(self.sources)}",
+                found=line,
+                fix="Run `pac inspect --verify`, and restore the file from a copy.",
+            )
+        return self.sources[line]
 
     def _statistics(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self._committed["statistics"].get(name, no_statistics(0))
@@ -284,13 +316,18 @@ class Dataset:
         return np.memmap(path, dtype, "r", offset, (rows, *shape))
 
     def _strings(self, file: str) -> list[str]:
-        size = self._committed["files"][file]["bytes"] if len(self) else 0
+        if not len(self):
+            return []
+        path, entry = self.path / file, self._committed["files"][file]
         try:
-            with (self.path / file).open("rb") as stream:
-                return [json.loads(line) for line in stream.read(size).splitlines()]
+            with path.open("rb") as stream:
+                data = stream.read(entry["bytes"])
+            if zlib.crc32(data) != entry["crc32"]:
+                raise ValueError("a checksum that does not match")
+            return [json.loads(line) for line in data.splitlines()]
         except (OSError, ValueError) as error:
             raise store_error(
-                self.path / file, expected="one JSON string a line", found=error, fix="Restore it from a copy."
+                path, expected="one JSON string a line", found=error, fix="Restore it from a copy."
             ) from error
 
 
@@ -376,7 +413,7 @@ def _check_header(path: Path, found: bytes, dtype: np.dtype[Any], shape: tuple[i
     try:
         np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
         found_shape, _, found_dtype = np.lib.format.read_array_header_1_0(stream)  # type: ignore[no-untyped-call]
-    except ValueError as error:
+    except Exception as error:  # numpy parses the header as Python, and damage may raise almost anything
         raise store_error(path, expected=expected, found=f"no such header ({error})", fix=fix) from error
     if found_dtype != dtype or found_shape[1:] != shape:
         raise store_error(path, expected=expected, found=f"{found_dtype} of shape {found_shape[1:]}", fix=fix)

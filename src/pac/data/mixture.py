@@ -114,6 +114,7 @@ class Mixture:
     groups: tuple[Group, ...]
     batch_size: int = 512  # trajectories in an update
     window: int = 5  # T: observations in a trajectory
+    image_size: tuple[int, int] | None = None  # height, width to which pictures are resized; None: they must agree
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -122,6 +123,8 @@ class Mixture:
                 f"Mixture: expected batch_size >= 1 and window >= 2 (one transition needs two observations), found "
                 f"{self.batch_size} and {self.window}."
             )
+        if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
+            raise ValueError(f"Mixture.image_size: expected height and width, found {self.image_size}.")
         if not sum(group.weight for group in self.groups) > 0:
             raise ValueError(
                 "Mixture: expected at least one group with a positive weight, found "
@@ -206,7 +209,8 @@ def load_mixture(path: str | Path) -> Mixture:
 def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
     shared = {field.name for field in dataclasses.fields(DatasetConfig)} - {"name", "path", "counts"}
     defaults = table.get("defaults", {})
-    _check_keys(table, {"defaults", "groups", "batch_size", "window"}, "the mixture")
+    general = {"batch_size", "window", "image_size"}
+    _check_keys(table, general | {"defaults", "groups"}, "the mixture")
     _check_keys(defaults, shared, "[defaults]")
     groups = []
     for group in _tables(table, "groups", "the mixture"):
@@ -216,7 +220,9 @@ def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
         inherited = dict(defaults) | {key: value for key, value in group.items() if key in shared}
         datasets = tuple(_parse_dataset(entry, inherited, root) for entry in _tables(group, "datasets", where))
         groups.append(Group(datasets=datasets, **{key: group[key] for key in own & group.keys()}))
-    settings = {key: table[key] for key in ("batch_size", "window") if key in table}
+    settings = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items() if key in general
+    }
     return Mixture(groups=tuple(groups), **settings)
 
 
@@ -324,9 +330,9 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
     where = f"dataset {entry.get('name')!r}"
     _check_keys(entry, {field.name for field in dataclasses.fields(DatasetConfig)}, where, required=("name",))
     fields = dict(inherited) | dict(entry)
-    if "cameras" in fields:
+    if isinstance(fields.get("cameras"), list):
         fields["cameras"] = tuple(fields["cameras"])
-    if "path" in fields:
+    if isinstance(fields.get("path"), str):
         fields["path"] = str(root / Path(fields["path"]).expanduser())
     if "counts" in fields:
         _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -67,7 +68,7 @@ class Sampler:
         self._num_windows = np.array([source.num_windows for source in self.sources])
         self.camera_slots = _slots(source.cameras for source in self.sources)
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
-        self.image_size = _image_size(self.sources)
+        self.image_size = mixture.image_size or _common_size(self.sources)
         self.buffers = _Buffers()
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
@@ -197,7 +198,7 @@ class _Assembly:
         self.critic_weight[where] = source.config.critic_weight
         self._fill_text(source, where, windows, draws)
         for i, name in enumerate(source.cameras):
-            _gather(source.images[name], rows, out=self.images[i, where])
+            _gather_pictures(source.images[name], rows, out=self.images[i, where])
             self.slots[where, i] = self.sampler.camera_slots[name]
             self.image_mask[where, i] = True
         if source.goal_cameras:
@@ -220,7 +221,7 @@ class _Assembly:
         for i, name in enumerate(source.goal_cameras):
             frames = source.goals.get(name, source.images.get(name))
             assert frames is not None
-            _gather(frames, index[:, None], out=self.goals[i, where])
+            _gather_pictures(frames, index[:, None], out=self.goals[i, where])
             self.goal_slots[where, i] = self.sampler.goal_slots[name]
             self.goal_mask[where, i] = shown
         if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
@@ -277,6 +278,23 @@ def _gather(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.from_numpy(found)
 
 
+def _gather_pictures(values: Tensor, rows: Tensor, out: Tensor) -> None:
+    if values.shape[1:] == out.shape[2:]:
+        _gather(values, rows, out=out)
+    else:
+        height, width, _ = out.shape[2:]
+        out.copy_(resize_pictures(_gather(values, rows), (height, width)))
+
+
+def resize_pictures(
+    pictures: UInt8[Tensor, "*batch height width 3"], size: tuple[int, int]
+) -> UInt8[Tensor, "*batch new_height new_width 3"]:
+    """Bilinear, with antialiasing. Whoever runs the policy must resize in the same way."""
+    flat = pictures.flatten(0, -4).permute(0, 3, 1, 2).float()
+    resized = functional.interpolate(flat, size, mode="bilinear", antialias=True)
+    return resized.round().clamp(0, 255).byte().permute(0, 2, 3, 1).reshape(*pictures.shape[:-3], *size, 3)
+
+
 class _Steps(TorchDataset[dict[str, Tensor]]):
     """Step -> tensors, in a plain dict that torch's loader knows how to pin."""
 
@@ -293,7 +311,7 @@ def _slots(cameras: Iterable[tuple[str, ...]]) -> dict[str, int]:
     return {name: slot for slot, name in enumerate(names)}
 
 
-def _image_size(sources: list[Source]) -> tuple[int, int]:
+def _common_size(sources: list[Source]) -> tuple[int, int]:
     sizes = {
         (source.config.name, name): size
         for source in sources
@@ -303,7 +321,7 @@ def _image_size(sources: list[Source]) -> tuple[int, int]:
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{dataset}/{camera} {h}x{w}" for (dataset, camera), (h, w) in sizes.items())
         raise ValueError(
-            f"Mixture: expected pictures of one size, found {found}. Leave some out with `cameras`, or resize them at "
-            "their source."
+            f"Mixture: expected pictures of one size, found {found}. Set image_size = [height, width] in the mixture "
+            "to resize them, or leave some out with `cameras`."
         )
     return next(iter(sizes.values()), (1, 1))

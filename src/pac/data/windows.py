@@ -42,6 +42,7 @@ class Source:
         self.dataset = dataset = Dataset(config.path)
         if not len(dataset):
             raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
+        dataset.check_index()
         self.cameras = _choose_cameras(config, dataset)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
         self.kept = select_episodes(
