@@ -220,9 +220,9 @@ def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
         inherited = dict(defaults) | {key: value for key, value in group.items() if key in shared}
         datasets = tuple(_parse_dataset(entry, inherited, root) for entry in _tables(group, "datasets", where))
         groups.append(Group(datasets=datasets, **{key: group[key] for key in own & group.keys()}))
-    settings = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in table.items() if key in general
-    }
+    settings: dict[str, Any] = {key: table[key] for key in general & table.keys()}
+    if isinstance(settings.get("image_size"), list):
+        settings["image_size"] = tuple(settings["image_size"])
     return Mixture(groups=tuple(groups), **settings)
 
 
