@@ -147,16 +147,16 @@ class _Assembly:
         proprio = max(0 if source.state is None else source.state.shape[1] for source in sources)
         actions = max(source.action.shape[1] for source in sources)
 
-        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device=self.device)
+        def zeros(*shape: int, dtype: type = np.float32) -> Tensor:
+            return torch.from_numpy(np.zeros(shape, dtype)).to(self.device)  # torch would wake its threads for this
 
         self.proprio = zeros(size, window, proprio)
-        self.proprio_mask = zeros(size, proprio, dtype=torch.bool)
+        self.proprio_mask = zeros(size, proprio, dtype=bool)
         self.proprio_centre, self.proprio_scale = zeros(size, proprio), zeros(size, proprio) + 1
         self.action = zeros(size, window - 1, actions)
-        self.action_mask = zeros(size, actions, dtype=torch.bool)
+        self.action_mask = zeros(size, actions, dtype=bool)
         self.reward, self.discount = zeros(size, window - 1), zeros(size, window - 1)
-        self.mask = zeros(size, window - 1, dtype=torch.bool)
+        self.mask = zeros(size, window - 1, dtype=bool)
         self.imitation_weight, self.critic_weight = zeros(size), zeros(size)
         self.images, self.slots, self.image_mask = self._pictures(size, window, [s.cameras for s in sources])
         self.goals, self.goal_slots, self.goal_mask = self._pictures(size, 1, [s.goal_cameras for s in sources])

@@ -187,7 +187,14 @@ def parse_keys(assignments: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "import", help="bring datasets of other formats into an episode store", description=__doc__
+        "import",
+        help="bring datasets of other formats into an episode store",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    about = "\n\n".join(f"--format {name}: {module.__doc__}" for name, module in FORMATS.items())
+    parser.add_argument(
+        "--formats", action="version", version=about, help="what each format holds, and how it is timed"
     )
     parser.add_argument("source", type=Path, nargs="+", help="file or folder; several append to one dataset")
     parser.add_argument("--out", type=Path, required=True, help="dataset to make or to append to")

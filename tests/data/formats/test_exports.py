@@ -194,4 +194,4 @@ def test_lerobot_needs_a_control_rate(tmp_path: Path) -> None:
         export_dataset(tmp_path / "store", tmp_path / "out", "lerobot")
     assert not (tmp_path / "out").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
-    export_dataset(tmp_path / "store", tmp_path / "out", "lerobot", fps=10)
+    export_dataset(tmp_path / "store", tmp_path / "out", "lerobot", fps=10.0)

@@ -14,6 +14,7 @@ from foreign import IMAGES, STATE, assert_same, change, tricky, without_last
 
 from pac.data import transfer
 from pac.data.episodes import Dataset, verify
+from pac.data.formats import FORMATS
 from pac.data.formats.common import ImportOptions
 from pac.data.transfer import import_dataset
 
@@ -160,6 +161,17 @@ def test_the_summary_says_what_a_format_cannot_tell(tmp_path: Path, capsys: pyte
         assert "0 terminal" in printed
         assert "note: " in printed
         assert "time limit" in printed.split("note: ", 1)[1]
+
+
+def test_every_format_states_its_time_alignment_and_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command("import", "--formats")
+    printed = capsys.readouterr().out
+    for name, module in FORMATS.items():
+        assert module.__doc__ is not None
+        assert "Time alignment: " in module.__doc__
+        assert "Ends: " in module.__doc__
+        assert f"--format {name}: {module.__doc__.strip()}" in printed
 
 
 def test_export_through_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def read(path: Path, options: ImportOptions) -> Source:
             part = {key: _values(table[key], features.get(key, {}), f"{where}, key {key!r}") for key in columns}
             for key in videos:
                 part[key] = _video(path, version, key, index, row, chunk_size, fps, table.num_rows)
-            ends = {name: as_vector(part[name], f"{where}, key {name!r}")[-1] for name in flags}
+            ends = {name: bool(as_vector(part[name], f"{where}, key {name!r}")[-1]) for name in flags}
             terminated, truncated = _ends(ends)
             task = int(np.asarray(part["task_index"]).flat[0])
             yield build_episode(
@@ -140,15 +140,15 @@ def _notes(features: Mapping[str, Any], reward: str) -> list[str]:
     return notes
 
 
-def _ends(flag: Mapping[str, float]) -> tuple[bool, bool]:
+def _ends(flag: Mapping[str, bool]) -> tuple[bool, bool]:
     """(terminated, truncated) from the flags of the last frame."""
-    truncated = bool(flag.get("next.truncated"))
+    truncated = flag.get("next.truncated", False)
     if "next.terminated" in flag:
-        terminated = bool(flag["next.terminated"])
+        terminated = flag["next.terminated"]
     elif "next.truncated" in flag:
-        terminated = bool(flag.get("next.done")) and not truncated
+        terminated = flag.get("next.done", False) and not truncated
     else:
-        terminated = bool(flag.get("next.done")) and bool(flag.get("next.success"))
+        terminated = flag.get("next.done", False) and flag.get("next.success", False)
     return terminated, truncated or not terminated
 
 
