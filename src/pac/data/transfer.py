@@ -270,4 +270,5 @@ def print_summary(summaries: Sequence[SourceSummary], out: Path, console: Consol
     origin = "measured in the data" if data.bounds_are_measured else "given"
     line(f"{out}: {len(data):,} episodes, {data.num_steps:,} steps; action bounds {origin}.")
     if data.bounds_are_measured:
-        line(f"  low {np.round(data.action_low, 4).tolist()}, high {np.round(data.action_high, 4).tolist()}")
+        low, high = (", ".join(f"{value:.4g}" for value in bound) for bound in (data.action_low, data.action_high))
+        line(f"  low {low}; high {high}")

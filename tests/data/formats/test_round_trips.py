@@ -159,6 +159,7 @@ def test_robomimic_filter_control_rate_and_keys(tmp_path: Path) -> None:
     keys = {STATE: (STATE,), IMAGES + "front": ("right",)}
     source = open_source(path, options=ImportOptions(split="even", keys=keys, instruction="go"))
     assert source.fps == 20
+    np.testing.assert_array_equal(source.action_high, [1, 1])  # robomimic asks for actions in [-1, 1]
     assert any("time limit" in note for note in source.notes)
     expected = [
         dataclasses.replace(

@@ -77,10 +77,25 @@ def read(path: Path, options: ImportOptions) -> Source:
                     success=success,
                 )
 
-    fps = options.fps or _control_rate(data, path)
+    bound = _unit_bound(data, demos, action_key, path)
     return Source(
-        format="robomimic", path=path, keys=keys, episodes=episodes(), num_episodes=len(demos), fps=fps, notes=notes
+        format="robomimic",
+        path=path,
+        keys=keys,
+        episodes=episodes(),
+        num_episodes=len(demos),
+        fps=options.fps or _control_rate(data, path),
+        action_low=None if bound is None else -bound,
+        action_high=bound,
+        notes=notes,
     )
+
+
+def _unit_bound(data: Any, demos: list[str], key: str, path: Path) -> np.ndarray | None:
+    """Ones, where all actions are within [-1, 1], as robomimic asks for; else None: the bounds are then measured."""
+    actions = [array(data, f"{demo}/{key}", path) for demo in demos]
+    unit = all(values.ndim == 2 and values.dtype.kind in "fiu" and np.all(np.abs(values) <= 1) for values in actions)
+    return np.ones(actions[0].shape[1], np.float32) if unit else None
 
 
 def _demos(file: Any, data: Any, options: ImportOptions, path: Path) -> list[str]:
