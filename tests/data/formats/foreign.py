@@ -13,6 +13,7 @@ import types
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -160,8 +161,7 @@ def write_minari(folder: Path, episodes: list[Episode], data_format: str, jpeg_e
                 infos=infos or None,
             )
         )
-    os.environ["MINARI_DATASETS_PATH"] = str(folder)
-    with warnings.catch_warnings():
+    with mock.patch.dict(os.environ, MINARI_DATASETS_PATH=str(folder)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         minari.create_dataset_from_buffers(
             "synthetic-v0",
@@ -500,3 +500,24 @@ def write_lerobot(
         table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "__index_level_0__": tasks})
         pq.write_table(table, folder / "meta" / "tasks.parquet")
     return folder
+
+
+def write_videos(path: Path, episodes: list[Episode], version: str, fps: int = 10) -> None:
+    """The cameras of a LeRobot dataset as videos: a file an episode (v2.1), or all in one (v3.0)."""
+    import av
+
+    for key in (name for name in episodes[0].observation if name.startswith(IMAGES)):
+        frames = [episode.observation[key][: len(episode.action)] for episode in episodes]
+        if version == "v2.1":
+            videos = {path / "videos/chunk-000" / key / f"episode_{i:06d}.mp4": part for i, part in enumerate(frames)}
+        else:
+            videos = {path / "videos" / key / "chunk-000/file-000.mp4": np.concatenate(frames)}
+        for file, pictures in videos.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with av.open(str(file), "w") as container:
+                stream = container.add_stream("mpeg4", rate=fps)
+                stream.height, stream.width = pictures.shape[1:3]
+                stream.pix_fmt, stream.bit_rate = "yuv420p", 4_000_000
+                for picture in pictures:
+                    container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+                container.mux(stream.encode())

@@ -26,6 +26,9 @@ def write_all(folder: Path) -> None:
     foreign.write_minari(place("minari-jpeg"), tricky(("left",), size=(32, 32)), "hdf5", jpeg_encoding=True)
     for version in ("v2.1", "v3.0"):
         foreign.write_lerobot(place(f"lerobot-{version}") / "set", pictures, version=version)
+    videos = tricky(("left",), size=(32, 32))
+    path = foreign.write_lerobot(place("lerobot-video") / "set", videos, version="v3.0", pictures="video")
+    foreign.write_videos(path, videos, "v3.0")
     foreign.write_robomimic(place("robomimic") / "demo.hdf5", sparse)
     foreign.write_d4rl(place("d4rl") / "set.hdf5", tricky())
     foreign.write_ogbench(place("ogbench") / "maze.npz", tricky(), masks=True, rewards=True)
@@ -46,4 +49,4 @@ def test_damaged_files_give_clean_errors(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(source), "PATH": "", "OMP_NUM_THREADS": "1"},
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    assert len(found.stdout.splitlines()) == 12
+    assert len(found.stdout.splitlines()) == 13

@@ -288,7 +288,7 @@ def test_lerobot_ends(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_lerobot_videos(tmp_path: Path, version: str) -> None:
-    av = pytest.importorskip("av")
+    pytest.importorskip("av")
     rng = np.random.default_rng(0)
     episodes = [foreign.make_episode(rng, steps=n, cameras=("top",), size=(32, 48)) for n in (7, 5, 9)]
     level = 0
@@ -297,21 +297,9 @@ def test_lerobot_videos(tmp_path: Path, version: str) -> None:
         pictures[:] = (10 * np.arange(level, level + len(pictures)))[:, None, None, None]
         level += len(episode.action)
     path = foreign.write_lerobot(tmp_path / "set", episodes, version=version, pictures="video")
-    frames = [e.observation[IMAGES + "top"][: len(e.action)] for e in episodes]
+    foreign.write_videos(path, episodes, version)
     key = IMAGES + "top"
-    if version == "v2.1":
-        videos = {path / "videos/chunk-000" / key / f"episode_{i:06d}.mp4": part for i, part in enumerate(frames)}
-    else:
-        videos = {path / "videos" / key / "chunk-000/file-000.mp4": np.concatenate(frames)}
-    for file, pictures in videos.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with av.open(str(file), "w") as container:
-            stream = container.add_stream("mpeg4", rate=10)
-            stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
-            stream.bit_rate = 4_000_000
-            for picture in pictures:
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-            container.mux(stream.encode())
+    frames = [episode.observation[key][: len(episode.action)] for episode in episodes]
     for found, expected in zip(back(path, "lerobot"), frames, strict=True):
         difference = found.observation[key].astype(int) - expected
         assert np.abs(difference).max() <= 4, "another frame would differ by 10"
