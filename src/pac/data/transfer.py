@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pac.config import suggest
 from pac.data.episodes import Dataset, DatasetSpec
-from pac.data.formats import FORMATS, lerobot_out, minari, open_source
+from pac.data.formats import FORMATS, lerobot_out, minari_out, open_source
 from pac.data.formats.common import ImportOptions, Source, SourceError
 from pac.data.writer import DatasetWriter
 from pac.types import Episode
@@ -136,7 +136,7 @@ def export_dataset(
         episodes = progress.track(data, total=len(data), description=f"to {format}")
         bounds = {"action_low": data.action_low, "action_high": data.action_high}
         if format == "minari":
-            return minari.write(place, episodes, name=out.name, fps=rate, **bounds)
+            return minari_out.write(place, episodes, name=out.name, fps=rate, **bounds)
         return lerobot_out.write(
             place,
             episodes,

@@ -1,7 +1,7 @@
 """Foreign formats: each module reads one, a module is a row of the table below, and `open_source` is the way in.
 
 Every module has `detect(path) -> bool` and `read(path, options) -> Source`; its docstring states the time alignment and
-what the format knows of ends. `lerobot_out` and `minari` also write.
+what the format knows of ends. `lerobot_out` and `minari_out` write.
 """
 
 from collections.abc import Iterator
