@@ -7,7 +7,9 @@ resumes at any step, and on any number of ranks it sees the same windows.
 
 import math
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -62,13 +65,16 @@ class Sampler:
         self.tokenizer = tokenizer or Tokenizer()
         self.device = torch.device(device)
         drawn = {name: float(p) for name, p in mixture.probabilities.items() if p}
-        self.sources = [Source(c, mixture.window, self.device) for c in mixture.datasets if c.name in drawn]
+        used = [config for config in mixture.datasets if config.name in drawn]
+        self.sources = [Source(config, mixture.window, self.tokenizer, self.device) for config in used]
         self._cumulative = np.cumsum([drawn[source.config.name] for source in self.sources])
         self._cumulative[-1] = 1.0
         self._num_windows = np.array([source.num_windows for source in self.sources])
+        self._keep = np.array([(config.keep_goal, config.keep_text) for config in used])
         self.camera_slots = _slots(source.cameras for source in self.sources)
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
         self.image_size = mixture.image_size or _common_size(self.sources)
+        self.constants = {name: table.to(self.device) for name, table in self._constants().items()}
         self.buffers = _Buffers()
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
@@ -79,7 +85,7 @@ class Sampler:
         """The windows of one step that belong to this rank."""
         random = np.random.Generator(np.random.Philox(key=np.array([self.seed, step], np.uint64)))
         dataset = np.searchsorted(self._cumulative, random.random(self.mixture.batch_size), side="right")
-        keep = np.array([(source.config.keep_goal, source.config.keep_text) for source in self.sources])[dataset]
+        keep = self._keep[dataset]
         whole = Draws(
             dataset=dataset,
             window=random.integers(self._num_windows[dataset]),
@@ -100,26 +106,72 @@ class Sampler:
         used, starts = np.unique(draws.dataset, return_index=True)
         ends = [*starts[1:], len(draws.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
-        target = _Assembly(self, len(draws.dataset), [source for source, _ in blocks])
+        target = _Assembly(self, draws.dataset, [source for source, _ in blocks])
         for source, where in blocks:
             target.fill(source, where, draws[where])
         return target.tensors()
 
-    def batches(self, first_step: int = 0, *, num_workers: int = 0, prefetch: int = 2) -> Iterator[Batch]:
-        """Batches from `first_step` on, without end. Workers prepare the next ones, pinned where there is a GPU."""
+    def _constants(self) -> dict[str, Tensor]:
+        """What all windows of a dataset share: a row for each dataset, padded to the widest."""
+
+        def rows(values: Iterable[Any], padding: float = 0.0) -> Tensor:
+            return pad_sequence([torch.as_tensor(value) for value in values], True, padding)
+
+        sources, datasets = self.sources, [source.dataset for source in self.sources]
+        half = [(dataset.action_high - dataset.action_low) / 2 for dataset in datasets]
+        return {
+            "proprio_mask": rows(np.ones(dataset.spec.state_dim, bool) for dataset in datasets),
+            "proprio_centre": rows(dataset.proprio_centre for dataset in datasets),
+            "proprio_scale": rows((dataset.proprio_scale for dataset in datasets), padding=1.0),
+            "action_mask": rows(np.ones(dataset.spec.action_dim, bool) for dataset in datasets),
+            "action_centre": rows((dataset.action_high + dataset.action_low) / 2 for dataset in datasets),
+            "action_half": rows((np.where(size > 0, size, np.float32(1)) for size in half), padding=1.0),
+            "camera_slots": rows(_slots_of(source.cameras, self.camera_slots) for source in sources),
+            "camera_mask": rows(np.ones(len(source.cameras), bool) for source in sources),
+            "goal_slots": rows(_slots_of(source.goal_cameras, self.goal_slots) for source in sources),
+            "goal_mask": rows(np.ones(len(source.goal_cameras), bool) for source in sources),
+            "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources]),
+            "imitation_weight": torch.tensor([float(source.config.imitation_weight) for source in sources]),
+            "critic_weight": torch.tensor([float(source.config.critic_weight) for source in sources]),
+        }
+
+    def batches(
+        self, first_step: int = 0, *, num_workers: int = 0, threads: bool = False, prefetch: int = 2
+    ) -> Iterator[Batch]:
+        """Batches from `first_step` on, without end. Workers prepare the next ones, pinned where there is a GPU.
+
+        Processes suit many small datasets, whose work is Python's; threads suit pictures, whose work is copying: they
+        need not hand theirs over between processes.
+        """
         steps = range(first_step, 2**62)
         if num_workers == 0:
-            yield from (self.batch(step) for step in steps)
-        loader = DataLoader(
-            _Steps(self),
-            batch_size=None,
-            sampler=steps,
-            num_workers=num_workers,
-            prefetch_factor=prefetch,
-            pin_memory=torch.cuda.is_available(),
-        )
-        for tensors in loader:
+            stream: Iterable[dict[str, Tensor]] = (self.gather(step) for step in steps)
+        elif threads:
+            stream = self._gather_in_threads(steps, num_workers, prefetch)
+        else:
+            stream = DataLoader(
+                _Steps(self),
+                batch_size=None,
+                sampler=steps,
+                num_workers=num_workers,
+                prefetch_factor=prefetch,
+                pin_memory=torch.cuda.is_available(),
+            )
+        for tensors in stream:
             yield _as_batch(tensors, self.mixture.window)
+
+    def _gather_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[dict[str, Tensor]]:
+        def prepare(step: int) -> dict[str, Tensor]:
+            tensors = self.gather(step)
+            on_cpu = self.device.type == "cpu" and torch.cuda.is_available()
+            return {name: tensor.pin_memory() for name, tensor in tensors.items()} if on_cpu else tensors
+
+        pending: deque[Future[dict[str, Tensor]]] = deque()
+        with ThreadPoolExecutor(num_threads) as pool:
+            for step in steps:
+                pending.append(pool.submit(prepare, step))
+                if len(pending) > num_threads * prefetch:
+                    yield pending.popleft().result()
 
 
 class _Buffers:
@@ -141,40 +193,37 @@ class _Buffers:
 class _Assembly:
     """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
 
-    def __init__(self, sampler: Sampler, size: int, sources: list[Source]) -> None:
-        self.sampler, self.device = sampler, sampler.device
-        window, num_tokens = sampler.mixture.window, sampler.tokenizer.num_tokens
-        proprio = max(0 if source.state is None else source.state.shape[1] for source in sources)
-        actions = max(source.action.shape[1] for source in sources)
+    def __init__(self, sampler: Sampler, dataset: Int64[np.ndarray, " batch"], sources: list[Source]) -> None:
+        self.sampler, self.dataset, self.device = sampler, dataset, sampler.device
+        size, window = len(dataset), sampler.mixture.window
 
-        def zeros(*shape: int, dtype: type = np.float32) -> Tensor:
-            return torch.from_numpy(np.zeros(shape, dtype)).to(self.device)  # torch would wake its threads for this
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            tensor = torch.empty(shape, dtype=dtype, device=self.device)
+            _plain(tensor)[...] = 0
+            return tensor
 
-        self.proprio = zeros(size, window, proprio)
-        self.proprio_mask = zeros(size, proprio, dtype=bool)
-        self.proprio_centre, self.proprio_scale = zeros(size, proprio), zeros(size, proprio) + 1
-        self.action = zeros(size, window - 1, actions)
-        self.action_mask = zeros(size, actions, dtype=bool)
-        self.reward, self.discount = zeros(size, window - 1), zeros(size, window - 1)
-        self.mask = zeros(size, window - 1, dtype=bool)
-        self.imitation_weight, self.critic_weight = zeros(size), zeros(size)
-        self.images, self.slots, self.image_mask = self._pictures(size, window, [s.cameras for s in sources])
-        self.goals, self.goal_slots, self.goal_mask = self._pictures(size, 1, [s.goal_cameras for s in sources])
-        self.text = np.zeros((size, num_tokens), np.int64)
-        self.text_mask = np.zeros((size, num_tokens), bool)
+        self.proprio = zeros(size, window, max(source.dataset.spec.state_dim for source in sources))
+        self.action = zeros(size, window - 1, max(source.dataset.spec.action_dim for source in sources))
+        self.reward = zeros(size, window - 1)
+        self.terminated = zeros(size, window - 1, dtype=torch.bool)
+        self.images = self._pictures(size, window, {len(source.cameras) for source in sources})
+        self.goals = self._pictures(size, 1, {len(source.goal_cameras) for source in sources})
+        # What is decided on the CPU, and sent to the device once it is whole.
+        self.mask = np.zeros((size, window - 1), bool)
+        self.show_goal = np.zeros((size, 1), bool)
+        self.text = np.zeros((size, sampler.tokenizer.num_tokens), np.int64)
+        self.text_mask = np.zeros((size, sampler.tokenizer.num_tokens), bool)
 
-    def _pictures(self, size: int, frames: int, cameras: list[tuple[str, ...]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Pictures, camera first so that a block of one camera is contiguous; their slots; their mask."""
-        count = max(len(names) for names in cameras)
-        shape = (count, size, frames, *(self.sampler.image_size if count else (1, 1)), 3)
+    def _pictures(self, size: int, frames: int, counts: set[int]) -> Tensor:
+        """Memory for pictures, camera first, so that a block of one camera is contiguous."""
+        shape = (max(counts), size, frames, *(self.sampler.image_size if max(counts) else (1, 1)), 3)
         if self.device.type == "cpu":
             pictures = torch.from_numpy(self.sampler.buffers.take(shape))
         else:
             pictures = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        if len({len(names) for names in cameras}) > 1:
-            pictures.zero_()
-        slots = torch.zeros(size, count, dtype=torch.int64, device=self.device)
-        return pictures, slots, torch.zeros(size, count, dtype=torch.bool, device=self.device)
+        if len(counts) > 1:
+            _plain(pictures)[...] = 0
+        return pictures
 
     def fill(self, source: Source, where: slice, draws: Draws) -> None:
         """Gather one dataset's windows into their block."""
@@ -182,77 +231,63 @@ class _Assembly:
         rows = torch.from_numpy(windows.rows).to(self.device)
         steps = rows[:, :-1]
         if source.state is not None:
-            width = source.state.shape[1]
-            _gather(source.state, rows, out=self.proprio[where, :, :width])
-            self.proprio_mask[where, :width] = True
-            self.proprio_centre[where, :width] = source.proprio_centre
-            self.proprio_scale[where, :width] = source.proprio_scale
-        width = source.action.shape[1]
-        action = (_gather(source.action, steps) - source.action_centre) / source.action_half
-        self.action[where, :, :width] = action.clamp_(-1, 1)
-        self.action_mask[where, :width] = True
-        self.reward[where] = _gather(source.reward, steps) * source.config.reward_scale
-        self.discount[where] = 1 - _gather(source.terminated, steps).float()
-        self.mask[where] = torch.from_numpy(windows.mask).to(self.device)
-        self.imitation_weight[where] = source.config.imitation_weight
-        self.critic_weight[where] = source.config.critic_weight
-        self._fill_text(source, where, windows, draws)
+            _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
+        _gather(source.action, steps, out=self.action[where, :, : source.action.shape[1]])
+        _gather(source.reward, steps, out=self.reward[where])
+        _gather(source.terminated, steps, out=self.terminated[where])
         for i, name in enumerate(source.cameras):
             _gather_pictures(source.images[name], rows, out=self.images[i, where])
-            self.slots[where, i] = self.sampler.camera_slots[name]
-            self.image_mask[where, i] = True
+        self.mask[where] = windows.mask
+        task = source.task(windows.episode)
+        self.text[where] = source.text[task]
+        self.text_mask[where] = source.text_mask[task] & draws.show_text[:, None]
         if source.goal_cameras:
             self._fill_goals(source, where, windows, draws)
 
-    def _fill_text(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
-        if source.config.instruction is None:
-            tasks, task = np.unique(source.dataset.index["instruction"][windows.episode], return_inverse=True)
-            texts = [source.dataset.instructions[i] for i in tasks]
-        else:
-            texts, task = [source.config.instruction], np.zeros(len(windows.episode), np.int64)
-        ids, masks = zip(*map(self.sampler.tokenizer.encode, texts), strict=True)
-        self.text[where] = np.stack(ids)[task]
-        self.text_mask[where] = np.stack(masks)[task] & draws.show_text[:, None]
-
     def _fill_goals(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
-        rows = source.goal_rows(windows, draws.goal)
-        index = torch.from_numpy(np.maximum(rows, 0)).to(self.device)
-        shown = torch.from_numpy((rows >= 0) & draws.show_goal).to(self.device)
+        goal = source.goal_rows(windows, draws.goal)
+        self.show_goal[where, 0] = (goal >= 0) & draws.show_goal
+        rows = torch.from_numpy(np.maximum(goal, 0)[:, None]).to(self.device)
         for i, name in enumerate(source.goal_cameras):
-            frames = source.goals.get(name, source.images.get(name))
-            assert frames is not None
-            _gather_pictures(frames, index[:, None], out=self.goals[i, where])
-            self.goal_slots[where, i] = self.sampler.goal_slots[name]
-            self.goal_mask[where, i] = shown
+            frames = source.goals[name] if source.config.goals == "stored" else source.images[name]
+            _gather_pictures(frames, rows, out=self.goals[i, where])
         if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
-            behind = torch.from_numpy(windows.rows[:, 1:] - rows[:, None]).to(self.device)
-            self.reward[where] = (behind == 0).float() * source.config.reward_scale
-            self.discount[where] = (behind != 0).float()
-            self.mask[where] &= (behind <= 0) & torch.from_numpy(rows >= 0).to(self.device)[:, None]
+            behind = windows.rows[:, 1:] - goal[:, None]
+            arrived = torch.from_numpy(behind == 0).to(self.device)
+            self.reward[where], self.terminated[where] = arrived.float(), arrived
+            self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
 
     def tensors(self) -> dict[str, Tensor]:
+        def send(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(self.device)
+
+        dataset, num_goals = send(self.dataset), len(self.goals) if self.show_goal.any() else 0
+        constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
+        proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
+        _normalise(
+            self.action, constant["action_centre"][:, None, :actions], constant["action_half"][:, None, :actions]
+        )
         length = int(self.text_mask.sum(1).max())
-        shown = slice(None) if self.goal_mask.any() else slice(0)  # what a whole batch lacks is not computed
         return {
             "proprio": self.proprio,
-            "proprio_mask": self.proprio_mask,
-            "proprio_centre": self.proprio_centre,
-            "proprio_scale": self.proprio_scale,
+            "proprio_mask": constant["proprio_mask"][:, :proprio],
+            "proprio_centre": constant["proprio_centre"][:, :proprio],
+            "proprio_scale": constant["proprio_scale"][:, :proprio],
             "images": self.images,
-            "camera_slots": self.slots,
-            "camera_mask": self.image_mask,
-            "goal_images": self.goals[shown],
-            "goal_slots": self.goal_slots[:, shown],
-            "goal_mask": self.goal_mask[:, shown],
-            "text": torch.from_numpy(self.text[:, :length]).to(self.device),
-            "text_mask": torch.from_numpy(self.text_mask[:, :length]).to(self.device),
+            "camera_slots": constant["camera_slots"][:, :cameras],
+            "camera_mask": constant["camera_mask"][:, :cameras],
+            "goal_images": self.goals[:num_goals],  # what a whole batch lacks is not computed
+            "goal_slots": constant["goal_slots"][:, :num_goals],
+            "goal_mask": constant["goal_mask"][:, :num_goals] & send(self.show_goal),
+            "text": send(self.text[:, :length]),
+            "text_mask": send(self.text_mask[:, :length]),
             "action": self.action,
-            "action_mask": self.action_mask,
-            "reward": self.reward,
-            "discount": self.discount,
-            "mask": self.mask,
-            "imitation_weight": self.imitation_weight,
-            "critic_weight": self.critic_weight,
+            "action_mask": constant["action_mask"][:, :actions],
+            "reward": self.reward.mul_(constant["reward_scale"][:, None]),
+            "discount": 1 - self.terminated.float(),
+            "mask": send(self.mask),
+            "imitation_weight": constant["imitation_weight"],
+            "critic_weight": constant["critic_weight"],
         }
 
 
@@ -269,8 +304,24 @@ def _as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
     return Batch(observation=observation, **fields)
 
 
+def _plain(tensor: Tensor) -> Any:
+    """On the CPU the same memory as a numpy array. Work on it stays in this thread: torch would share it out among its
+    own, and wait for them, which on a busy machine takes 50 times as long.
+    """
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+
+
+def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
+    """Actions in place to [-1, 1]."""
+    values = _plain(action)
+    values -= _plain(centre)
+    values /= _plain(half)
+    values[values < -1] = -1
+    values[values > 1] = 1
+
+
 def _gather(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """`values[rows]`, into `out` if given. On the CPU by numpy: torch would wake its threads for a copy."""
+    """`values[rows]`, into `out` if given."""
     if values.device.type != "cpu":
         return values[rows] if out is None else out.copy_(values[rows])
     target = None if out is None else out.numpy()
@@ -309,6 +360,10 @@ def _slots(cameras: Iterable[tuple[str, ...]]) -> dict[str, int]:
     """Camera -> slot of the model, in order of first appearance: a dataset added at the end moves no camera."""
     names = dict.fromkeys(name for group in cameras for name in group)
     return {name: slot for slot, name in enumerate(names)}
+
+
+def _slots_of(cameras: tuple[str, ...], slots: dict[str, int]) -> Int64[Tensor, " camera"]:
+    return torch.tensor([slots[name] for name in cameras], dtype=torch.int64)
 
 
 def _common_size(sources: list[Source]) -> tuple[int, int]:
