@@ -61,6 +61,8 @@ class Sampler:
                 f"Sampler: expected a rank below the world size and a batch that divides by it, found rank {rank}, "
                 f"world size {world_size}, batch {mixture.batch_size}. Change batch_size in the mixture."
             )
+        if seed < 0:
+            raise ValueError(f"Sampler: expected a seed of 0 or more, found {seed}.")
         self.mixture, self.seed, self.rank, self.world_size = mixture, seed, rank, world_size
         self.tokenizer = tokenizer or Tokenizer()
         self.device = torch.device(device)
@@ -143,6 +145,12 @@ class Sampler:
         Processes suit many small datasets, whose work is Python's; threads suit pictures, whose work is copying: they
         need not hand theirs over between processes.
         """
+        if num_workers and not threads and self.device.type != "cpu":
+            raise ValueError(
+                f"Sampler.batches: expected no worker processes for data resident on {self.device}, found "
+                f"{num_workers}. "
+                "Gathering there is fast; set num_workers to 0."
+            )
         steps = range(first_step, 2**62)
         if num_workers == 0:
             stream: Iterable[dict[str, Tensor]] = (self.gather(step) for step in steps)
@@ -163,8 +171,9 @@ class Sampler:
     def _gather_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[dict[str, Tensor]]:
         def prepare(step: int) -> dict[str, Tensor]:
             tensors = self.gather(step)
-            on_cpu = self.device.type == "cpu" and torch.cuda.is_available()
-            return {name: tensor.pin_memory() for name, tensor in tensors.items()} if on_cpu else tensors
+            if self.device.type == "cpu" and torch.cuda.is_available():
+                return {name: tensor.pin_memory() for name, tensor in tensors.items()}
+            return tensors
 
         pending: deque[Future[dict[str, Tensor]]] = deque()
         with ThreadPoolExecutor(num_threads) as pool:
