@@ -112,7 +112,7 @@ class Group:
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
     groups: tuple[Group, ...]
-    batch_size: int = 512  # trajectories in an update
+    batch_size: int = 512  # trajectories in an update, over all ranks
     window: int = 5  # T: observations in a trajectory
     image_size: tuple[int, int] | None = None  # height, width to which pictures are resized; None: they must agree
 

@@ -105,6 +105,9 @@ class DatasetWriter:
         """Hand everything to the disk itself, so that it survives a power cut."""
         for file in self._files.values():
             file.sync()
+        for path in (self.path / "committed.json", self.path):
+            if path.exists():
+                _sync(path)
         self._unsynced = 0
 
     def close(self) -> None:
@@ -112,6 +115,7 @@ class DatasetWriter:
             self.flush()
             if self.atomic and self.num_episodes:
                 self._commit()
+                self.flush()
             self._release()
 
     def __enter__(self) -> "DatasetWriter":
@@ -399,12 +403,20 @@ def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(descriptor)
         raise store_error(
             path.parent, expected="to be its only writer", found="another one at work", fix="Wait for it to end."
         ) from error
     return descriptor
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
