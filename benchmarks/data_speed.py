@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 import zlib
@@ -110,11 +111,12 @@ def measure_images(folder: Path, repeats: int, episodes: int) -> list[Result]:
         resident = Sampler(mixture(folder / "images"), seed=0, device="cuda")
         on_gpu = size / 1e9 / seconds(lambda step: finished(resident.batch(step)), repeats)
         results.append(result("the same windows, resident on the GPU", on_gpu, copy, "GB/s", "memcpy", on_gpu / copy))
-    workers = min(4, os.cpu_count() or 1)
-    stream = sampler.batches(0, num_workers=workers)
-    parallel = size / 1e9 / seconds(lambda _: next(stream), repeats)
-    name = f"the same windows, {workers} worker processes"
-    return [*results, result(name, parallel, copy, "GB/s", "memcpy", parallel / copy)]
+    for threads, kind in ((False, "processes"), (True, "threads")):
+        workers = min(4, os.cpu_count() or 1)
+        stream = sampler.batches(0, num_workers=workers, threads=threads)
+        parallel = size / 1e9 / seconds(lambda _, stream=stream: next(stream), repeats)  # type: ignore[misc]
+        results.append(result(f"the same windows, {workers} {kind}", parallel, copy, "GB/s", "memcpy", parallel / copy))
+    return results
 
 
 def write_raw(path: Path, block: np.ndarray, count: int) -> float:
@@ -233,7 +235,10 @@ def main() -> None:
             *measure_import(folder, episodes=200 * scale),
         ]
     if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+        machine = {"cores": os.cpu_count(), "torch": torch.__version__, "numpy": np.__version__}
+        machine |= {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+        table = {"command": " ".join(["python", *sys.argv]), "machine": machine, "results": results}
+        args.json.write_text(json.dumps(table, indent=2) + "\n")
 
 
 if __name__ == "__main__":

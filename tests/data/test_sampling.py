@@ -123,10 +123,14 @@ def test_a_step_is_a_pure_function_of_its_number(three_datasets: Mixture) -> Non
     assert not torch.equal(Sampler(three_datasets, seed=6).batch(0).reward, run[0].reward)
 
 
-def test_worker_processes_give_the_same_batches(three_datasets: Mixture) -> None:
-    sampler = Sampler(three_datasets, seed=5)
-    stream = sampler.batches(7, num_workers=2)
-    for step, batch in zip(range(7, 12), stream, strict=False):
+@pytest.mark.parametrize("threads", [False, True])
+def test_workers_give_the_same_batches(threads: bool, make_episode: Any, make_dataset: Any) -> None:
+    first = make_dataset("first", [make_episode(i, 9, cameras=["a"], instruction="go") for i in range(3)])
+    second = make_dataset("second", [make_episode(9, 4)])
+    sampler = Sampler(mixture(first, second), seed=5)
+    stream = sampler.batches(7, num_workers=2, threads=threads)
+    kept = list(itertools.islice(stream, 12))
+    for step, batch in enumerate(kept, start=7):
         assert_equal(batch, sampler.batch(step))
 
 
@@ -147,11 +151,13 @@ def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode
     wide = [make_episode(i, 9, cameras=["a", "b"], goal_images=goal, instruction="go") for i in range(3)]
     paths = make_dataset("wide", wide), make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])
     sampler, resident = Sampler(mixture(*paths), seed=0), Sampler(mixture(*paths), seed=0, device="cuda")
-    for step, pinned in zip(range(3), sampler.batches(num_workers=2), strict=False):
-        assert pinned.action.is_pinned()
+    streams = [sampler.batches(num_workers=2, threads=threads) for threads in (False, True)]
+    for step, pinned in zip(range(3), zip(*streams, strict=True), strict=False):
         assert resident.batch(step).action.is_cuda
         assert_equal(resident.batch(step).to("cpu"), sampler.batch(step))
-        assert_equal(pinned, sampler.batch(step))
+        for batch in pinned:
+            assert batch.action.is_pinned()
+            assert_equal(batch, sampler.batch(step))
 
 
 # --- time ---

@@ -17,6 +17,7 @@ from pac.config import suggest
 from pac.data.episodes import ACTION, GOALS, IMAGES, STATE, TERMINATED, Dataset, store_error
 from pac.data.mixture import DatasetConfig
 from pac.data.relabel import reward_column, select_episodes, success_frames
+from pac.data.text import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Windows:
 class Source:
     """One dataset of a mixture: its windows, and its arrays as tensors where the gather happens."""
 
-    def __init__(self, config: DatasetConfig, window: int, device: torch.device) -> None:
+    def __init__(self, config: DatasetConfig, window: int, tokenizer: Tokenizer, device: torch.device) -> None:
         if config.path is None:
             raise ValueError(
                 f"Dataset {config.name!r}: expected a `path` to sample from, found only declared counts. Import its "
@@ -43,6 +44,7 @@ class Source:
         if not len(dataset):
             raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
         dataset.check_index()
+        self._index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
         self.cameras = _choose_cameras(config, dataset)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
         self.kept = select_episodes(
@@ -55,6 +57,8 @@ class Source:
         self.first_window = np.concatenate([[0], np.cumsum(lengths + (self.num_transitions - 1))])
         self.num_windows = int(self.first_window[-1])
         self.success_frames = success_frames(dataset) if config.goals == "success" else {}
+        texts = dataset.instructions if config.instruction is None else [config.instruction]
+        self.text, self.text_mask = map(np.stack, zip(*map(tokenizer.encode, texts), strict=True))
 
         def put(array: np.ndarray) -> Tensor:
             with warnings.catch_warnings():  # torch warns of read-only memory; nothing here writes to it
@@ -66,18 +70,12 @@ class Source:
         self.reward = put(reward_column(dataset, config.reward))
         self.images = {name: put(dataset.arrays[IMAGES + name]) for name in self.cameras}
         self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if config.goals == "stored"}
-        low, high = torch.from_numpy(dataset.action_low), torch.from_numpy(dataset.action_high)
-        half = (high - low) / 2
-        self.action_centre = ((low + high) / 2).to(device)
-        self.action_half = torch.where(half > 0, half, 1).to(device)
-        self.proprio_centre = torch.from_numpy(dataset.proprio_centre).to(device)
-        self.proprio_scale = torch.from_numpy(dataset.proprio_scale).to(device)
 
     def locate(self, window: Int64[np.ndarray, " batch"]) -> Windows:
         """Window number -> rows. Those of an episode of L steps begin at step 1 - n to L - 1, n transitions each."""
         place = np.searchsorted(self.first_window, window, side="right") - 1
         episode = place if self.kept is None else self.kept[place]
-        record = self.dataset.index[episode]
+        record = self._index[episode]
         begin = window - self.first_window[place] - (self.num_transitions - 1)
         end = np.minimum(begin + self.num_transitions, record["length"])
         begin = np.maximum(begin, 0)
@@ -93,16 +91,23 @@ class Source:
             mask=mask,
         )
 
+    def task(self, episode: Int64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
+        """The row of `text` that belongs to each episode."""
+        if self.config.instruction is not None:
+            return np.zeros(len(episode), np.int64)
+        task: np.ndarray = self._index["instruction"][episode]
+        return task.astype(np.int64)
+
     def goal_rows(self, windows: Windows, share: Float64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
         """The row of each window's goal images, in the arrays that hold goals; -1 where there is none."""
         if self.config.goals == "stored":
-            return np.array(self.dataset.index["goal"][windows.episode])
+            return np.array(self._index["goal"][windows.episode])
         if self.config.goals == "hindsight":  # any later moment of the same episode
             first = windows.rows[:, 0] + 1
             later = windows.last_row + 1 - first
             return np.where(later > 0, first + (share * later).astype(np.int64), -1)
         rows = np.full(len(share), -1)
-        for i, task in enumerate(self.dataset.index["instruction"][windows.episode]):
+        for i, task in enumerate(self._index["instruction"][windows.episode]):
             if (found := self.success_frames.get(int(task))) is not None:
                 rows[i] = found[int(share[i] * len(found))]
         return rows
