@@ -1,6 +1,7 @@
 """Episodes whose every number says where it belongs, and datasets made of them."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def _episode(
     reward = np.arange(length, dtype=np.float32) + 1000 * number
     ends: dict[str, Any] = {"terminated": False, "truncated": True} | fields
     return Episode(observation=observation, action=action, reward=reward, **ends)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_sync() -> Iterator[None]:
+    """Tests do not cut the power, and a busy disk takes its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture

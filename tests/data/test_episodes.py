@@ -103,6 +103,16 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, episo
     np.testing.assert_array_equal(np.load(path / "episodes.npy", mmap_mode="r"), dataset.index)
 
 
+def test_an_episode_larger_than_what_is_synced_at_once(
+    make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pac.data.writer.SYNC_BYTES", 100)
+    with DatasetWriter(tmp_path / "d", DatasetSpec.of(make_episode(0, 9))) as writer:
+        for i in range(3):
+            writer.append(make_episode(i, 9))
+    assert len(Dataset(tmp_path / "d")) == 3
+
+
 def test_some_episodes_may_have_no_goal(make_episode: Any, tmp_path: Path) -> None:
     goal = {"front": np.full((4, 5, 3), 7, np.uint8)}
     episodes = [make_episode(0, 2, goal_images=goal), make_episode(1, 2), make_episode(2, 2, goal_images=goal)]

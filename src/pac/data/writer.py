@@ -105,17 +105,16 @@ class DatasetWriter:
         """Hand everything to the disk itself, so that it survives a power cut."""
         for file in self._files.values():
             file.sync()
-        for path in (self.path / "committed.json", self.path):
-            if path.exists():
-                _sync(path)
+        _sync(*(path for path in (self.path / "committed.json", self.path) if path.exists()))
         self._unsynced = 0
 
     def close(self) -> None:
         if self._lock >= 0:
-            self.flush()
-            if self.atomic and self.num_episodes:
-                self._commit()
+            if any(file.dirty for file in self._files.values()):
                 self.flush()
+                if self.atomic:
+                    self._commit()
+                    self.flush()
             self._release()
 
     def __enter__(self) -> "DatasetWriter":
@@ -223,6 +222,7 @@ class _File:
         self.offset = 0 if dtype is None else len(npy_header(dtype, shape, 0))
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self.bytes = self.crc = self.pending = 0
+        self.dirty = False  # written to since the last sync
 
     def write(self, array: np.ndarray) -> None:
         self.write_bytes(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
@@ -234,6 +234,7 @@ class _File:
             written = os.pwrite(self.descriptor, left, place)
             place, left = place + written, left[written:]
         self.pending += len(data)
+        self.dirty = True
 
     def entry(self) -> dict[str, int]:
         return {"offset": self.offset, "bytes": self.bytes + self.pending, "crc32": self.crc}
@@ -256,7 +257,9 @@ class _File:
         self.write_header()
 
     def sync(self) -> None:
-        os.fsync(self.descriptor)
+        if self.dirty:
+            os.fsync(self.descriptor)
+            self.dirty = False
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -380,9 +383,10 @@ def _check_bounds(action: np.ndarray, spec: DatasetSpec, where: str) -> None:
 
 def _merge_statistics(before: dict[str, Any] | None, values: np.ndarray) -> dict[str, Any]:
     """Statistics of everything so far and `values` (steps, dims) together: Chan et al.'s parallel update, in double."""
-    values = values.astype(np.float64)
-    count, mean, variance = len(values), values.mean(0), values.var(0)
-    low, high = values.min(0), values.max(0)
+    low, high, count = values.min(0), values.max(0), len(values)
+    mean = values.mean(0, dtype=np.float64)
+    centred = values - mean
+    variance = np.einsum("td,td->d", centred, centred) / count
     if before is not None:
         total = before["count"] + count
         share, shift = count / total, mean - np.array(before["mean"])
@@ -411,11 +415,10 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+def _sync(*paths: Path) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
-    finally:
         os.close(descriptor)
 
 
