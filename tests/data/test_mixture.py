@@ -1,6 +1,7 @@
 """The paper's mixtures, row by row, against its printed tables (tab:data-mixture, tab:data-mixture-pt)."""
 
 import argparse
+import dataclasses
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pac.data.mixture import Counts, Mixture, Plan, load_mixture, main, parse_mixture, plan
+from pac.data.mixture import Counts, DatasetConfig, Mixture, Plan, load_mixture, main, parse_mixture, plan
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "paper"
 
@@ -257,3 +258,16 @@ def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     assert "panda.sim.triple_stack.success" in printed
     assert "2,646,002" in printed
+
+
+def test_the_documentation_names_every_setting_and_its_default() -> None:
+    text = (RECIPES.parents[1] / "docs" / "data.md").read_text()
+    for field in dataclasses.fields(DatasetConfig):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{field.name}` |")]
+        default = row.rsplit("|", 2)[1].strip()
+        if field.default not in (dataclasses.MISSING, None):
+            assert default == json.dumps(field.default), field.name
+    for field in dataclasses.fields(Counts):
+        assert f"`{field.name}`" in text
+    for field in dataclasses.fields(Mixture):
+        assert field.name in text

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ def test_a_step_is_a_pure_function_of_its_number(three_datasets: Mixture) -> Non
     assert not torch.equal(Sampler(three_datasets, seed=6).batch(0).reward, run[0].reward)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # torch's loader forks
 @pytest.mark.parametrize("threads", [False, True])
 def test_workers_give_the_same_batches(threads: bool, make_episode: Any, make_dataset: Any) -> None:
     first = make_dataset("first", [make_episode(i, 9, cameras=["a"], instruction="go") for i in range(3)])
@@ -145,6 +147,7 @@ def test_a_batch_that_is_kept_is_not_overwritten(make_episode: Any, make_dataset
     assert len(sampler.buffers._arrays) < 12
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode: Any, make_dataset: Any) -> None:
     goal = {"a": np.full((4, 5, 3), 9, np.uint8)}
@@ -158,6 +161,13 @@ def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode
         for batch in pinned:
             assert batch.action.is_pinned()
             assert_equal(batch, sampler.batch(step))
+
+
+def test_a_sampler_reaches_a_process_that_shares_no_memory(three_datasets: Mixture) -> None:
+    sampler = Sampler(three_datasets, seed=5, rank=1, world_size=2)
+    copied = pickle.loads(pickle.dumps(sampler))  # what "spawn" does
+    assert_equal(copied.batch(3), sampler.batch(3))
+    assert len(pickle.dumps(sampler)) < 5_000  # its settings, not its data
 
 
 # --- time ---
