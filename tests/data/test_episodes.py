@@ -297,6 +297,31 @@ def test_atomic_takes_everything_back(make_episode: Any, tmp_path: Path) -> None
     assert verify(tmp_path / "d") == []
 
 
+def test_a_disk_that_is_full_at_the_end_takes_everything_back(
+    make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DatasetSpec.of(make_episode(0, 2))
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write() -> None:
+        with DatasetWriter(tmp_path / "d", spec, atomic=True) as writer:
+            writer.append(make_episode(1, 3))
+            monkeypatch.setattr(os, "replace", full)
+
+    with pytest.raises(ValueError, match="finish writing.*No space"):
+        write()
+    assert not (tmp_path / "d").exists()
+    monkeypatch.undo()
+    with DatasetWriter(tmp_path / "d", spec) as writer:
+        writer.append(make_episode(0, 2))
+    with pytest.raises(ValueError, match="finish writing.*No space"):
+        write()
+    assert len(Dataset(tmp_path / "d")) == 1
+    assert verify(tmp_path / "d") == []
+
+
 def test_an_interrupt_after_the_commit_keeps_the_episode(
     make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pac.data.mixture import Counts, DatasetConfig, Mixture, Plan, load_mixture, main, parse_mixture, plan
+from pac.data.mixture import Counts, DatasetConfig, Mixture, Plan, add_parser, load_mixture, parse_mixture, plan
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "paper"
 
@@ -250,11 +250,17 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    main(argparse.Namespace(file=RECIPES / "scaling.toml", json=True))
+    def run(*arguments: str) -> None:
+        parser = argparse.ArgumentParser()
+        add_parser(parser.add_subparsers())
+        args = parser.parse_args(["mixture", str(RECIPES / "scaling.toml"), *arguments])
+        args.run(args)
+
+    run("--json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["epoch_steps"] == 2_646_002
     assert {"name", "group", "trajectories", "tokens", "p_eff"} <= printed["datasets"][0].keys()
-    main(argparse.Namespace(file=RECIPES / "scaling.toml", json=False))
+    run()
     printed = capsys.readouterr().out
     assert "panda.sim.triple_stack.success" in printed
     assert "2,646,002" in printed

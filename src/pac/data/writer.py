@@ -58,6 +58,7 @@ class DatasetWriter:
         self._files: dict[str, _File] = {}
         self._lock = -1
         self._unsynced = 0
+        self._appended = False
         try:
             self._open()
         except BaseException as error:
@@ -90,6 +91,7 @@ class DatasetWriter:
                 self._commit()
             for file in self._files.values():
                 file.accept()
+            self._appended = True
         except BaseException as error:
             self._restore(self._committed if self.atomic else read_committed(self.path))
             if isinstance(error, OSError):
@@ -110,7 +112,7 @@ class DatasetWriter:
 
     def close(self) -> None:
         if self._lock >= 0:
-            if any(file.dirty for file in self._files.values()):
+            if self._appended:
                 self.flush()
                 if self.atomic:
                     self._commit()
@@ -123,14 +125,27 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None or not self.atomic:
+        if self.atomic and kind is not None:
+            self._take_back()
+            return
+        try:
             self.close()
-        elif self._is_new:
-            self._release()
-            shutil.rmtree(self.path)
-        else:
+        except BaseException as error:
+            if self.atomic:
+                self._take_back()
+            if isinstance(error, OSError):
+                raise store_error(
+                    self.path, expected="to finish writing", found=error, fix="Free some space and try again."
+                ) from error
+            raise
+
+    def _take_back(self) -> None:
+        """Leave the dataset as it was when the writer was opened."""
+        if not self._is_new:
             self._restore(read_committed(self.path))
-            self._release()
+        self._release()
+        if self._is_new:
+            shutil.rmtree(self.path)
 
     def _open(self) -> None:
         """Make the folder, or check that what it holds is of the same kind; cut what a killed writer left."""
