@@ -310,13 +310,13 @@ def test_a_disk_that_is_full_at_the_end_takes_everything_back(
             writer.append(make_episode(1, 3))
             monkeypatch.setattr(os, "replace", full)
 
-    with pytest.raises(ValueError, match="finish writing.*No space"):
+    with pytest.raises(ValueError, match=r"finish writing.*No space"):
         write()
     assert not (tmp_path / "d").exists()
     monkeypatch.undo()
     with DatasetWriter(tmp_path / "d", spec) as writer:
         writer.append(make_episode(0, 2))
-    with pytest.raises(ValueError, match="finish writing.*No space"):
+    with pytest.raises(ValueError, match=r"finish writing.*No space"):
         write()
     assert len(Dataset(tmp_path / "d")) == 1
     assert verify(tmp_path / "d") == []
