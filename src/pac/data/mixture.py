@@ -12,6 +12,7 @@ import json
 import math
 import sys
 import tomllib
+import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -219,7 +220,7 @@ def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
         _check_keys(group, own | shared | {"datasets"}, where, required=("name", "weight"))
         inherited = dict(defaults) | {key: value for key, value in group.items() if key in shared}
         datasets = tuple(_parse_dataset(entry, inherited, root) for entry in _tables(group, "datasets", where))
-        groups.append(Group(datasets=datasets, **{key: group[key] for key in own & group.keys()}))
+        groups.append(Group(datasets=datasets, **_as_floats(Group, {key: group[key] for key in own & group.keys()})))
     settings: dict[str, Any] = {key: table[key] for key in general & table.keys()}
     if isinstance(settings.get("image_size"), list):
         settings["image_size"] = tuple(settings["image_size"])
@@ -336,8 +337,15 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
         fields["path"] = str(root / Path(fields["path"]).expanduser())
     if "counts" in fields:
         _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")
-        fields["counts"] = Counts(**fields["counts"])
-    return DatasetConfig(**fields)
+        fields["counts"] = Counts(**_as_floats(Counts, fields["counts"]))
+    return DatasetConfig(**_as_floats(DatasetConfig, fields))
+
+
+def _as_floats(config: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole numbers as floats where the config has floats: TOML's 2 and 2.0 mean the same."""
+    hints = typing.get_type_hints(config)
+    wanted = {key for key, hint in hints.items() if float in (hint, *typing.get_args(hint))}
+    return {key: float(value) if key in wanted and type(value) is int else value for key, value in table.items()}
 
 
 def _tables(table: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
