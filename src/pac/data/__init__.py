@@ -1,0 +1,1 @@
+"""Data: from episodes on disk to the batches a model learns from."""

@@ -1,0 +1,120 @@
+"""What episodes are used for: which of them, under which reward, towards which goal.
+
+The functions on an `Episode` change a copy before it is stored; those on a `Dataset` choose rows when it is sampled, so
+that one set of episodes serves several tasks (the paper's CHEF data is six rewards over the same episodes).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from pac.config import suggest
+from pac.data.episodes import IMAGES, REWARD, Dataset, store_error
+from pac.data.writer import add_column
+from pac.types import Episode
+
+
+def relabel_reward(episode: Episode, reward: str | Callable[[Episode], np.ndarray]) -> Episode:
+    """The episode under another reward: one of its extra columns, or what a function of the episode returns (T,)."""
+    if callable(reward):
+        values = np.asarray(reward(episode), np.float32)
+        if values.shape != episode.reward.shape:
+            raise ValueError(
+                f"Reward function {reward!r}: expected one number for each of {len(episode.action)} actions, found "
+                f"shape {values.shape}, for the episode from {episode.source!r}."
+            )
+        return dataclasses.replace(episode, reward=values)
+    if reward not in episode.extra_rewards:
+        raise ValueError(f"Unknown extra reward {reward!r}.{suggest(reward, episode.extra_rewards)}")
+    return dataclasses.replace(episode, reward=episode.extra_rewards[reward])
+
+
+def add_reward(path: str | Path, name: str, reward: Callable[[Episode], np.ndarray]) -> None:
+    """Store a further reward column, `next.reward.<name>`, for every episode of a dataset."""
+    dataset = Dataset(path)
+    add_column(dataset, name, (relabel_reward(episode, reward).reward for episode in dataset))
+
+
+def hindsight(episode: Episode, step: int | None = None) -> Episode:
+    """The episode as a success at reaching what it saw at `step` (its last observation unless given): it ends there,
+    with a reward of 1 and the pictures of that moment as goal (Andrychowicz et al., 2017).
+    """
+    last = min(len(array) for array in episode.observation.values()) - 1
+    step = last if step is None else step
+    if not 1 <= step <= last:
+        raise ValueError(f"Hindsight: expected a step in [1, {last}], found {step}: the goal must follow an action.")
+    reward = np.zeros(step, np.float32)
+    reward[-1] = 1
+    pictures = {n.removeprefix(IMAGES): a[step] for n, a in episode.observation.items() if n.startswith(IMAGES)}
+    return dataclasses.replace(
+        episode,
+        observation={name: array[: step + 1] for name, array in episode.observation.items()},
+        action=episode.action[:step],
+        reward=reward,
+        terminated=True,
+        truncated=False,
+        success=True,
+        goal_images=pictures,
+        extra_rewards={},
+    )
+
+
+def select_episodes(
+    dataset: Dataset, *, success_only: bool = False, return_quantile: float = 0.0, reward: str | None = None
+) -> Int64[np.ndarray, " episode"] | None:
+    """The episodes a filter keeps, in order; None for all of them, which needs no list.
+
+    The quantile is taken within each instruction: a task with small returns is not filtered away by another's.
+    """
+    if not success_only and return_quantile <= 0:
+        return None
+    keep = np.ones(len(dataset), bool)
+    success = dataset.index["success"]
+    if success_only:
+        if (success < 0).all():
+            raise store_error(
+                dataset.path,
+                expected="episodes that say whether they succeeded, for success_only",
+                found="none that does",
+                fix="Use return_quantile instead, or import with success labels.",
+            )
+        keep &= success == 1
+    if return_quantile > 0:
+        returns, task = episode_returns(dataset, reward), dataset.index["instruction"]
+        for number in np.unique(task):
+            keep[task == number] &= returns[task == number] >= np.quantile(returns[task == number], return_quantile)
+    if not keep.any():
+        raise store_error(
+            dataset.path, expected="episodes that pass the filters", found="none", fix="Loosen the filters."
+        )
+    return np.flatnonzero(keep)
+
+
+def episode_returns(dataset: Dataset, reward: str | None = None) -> np.ndarray:
+    """The return of every episode, under the stored or an extra reward."""
+    if reward is None:
+        return np.array(dataset.index["return"])
+    column = reward_column(dataset, reward)
+    return np.add.reduceat(column, np.array(dataset.index["row"]), dtype=np.float64)  # the last row of each holds 0
+
+
+def reward_column(dataset: Dataset, reward: str | None) -> np.ndarray:
+    name = REWARD if reward is None else f"{REWARD}.{reward}"
+    if name not in dataset.arrays:
+        known = dataset.spec.extra_rewards
+        raise ValueError(
+            f"{dataset.path}: unknown extra reward {reward!r}."
+            + (suggest(str(reward), known) if known else " The dataset has none: add one with relabel.add_reward.")
+        )
+    return dataset.arrays[name]
+
+
+def success_frames(dataset: Dataset) -> dict[int, Int64[np.ndarray, " goal"]]:
+    """Instruction -> rows of the last frames of the episodes that succeeded at it."""
+    index = dataset.index
+    done = np.flatnonzero(index["success"] == 1)
+    rows, tasks = index["row"][done] + index["length"][done], index["instruction"][done]
+    return {int(task): rows[tasks == task] for task in np.unique(tasks)}

@@ -1,0 +1,391 @@
+"""Sampling: a mixture and a step -> the `Batch` of that step.
+
+The batch of a step is a pure function of (mixture, seed, step): a counter-based generator keyed on the two numbers
+draws the whole batch, and rank r of W takes every W-th window of it. So there is nothing to save but the step, a run
+resumes at any step, and on any number of ranks it sees the same windows.
+"""
+
+import math
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64, UInt8
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from pac.data.mixture import Mixture
+from pac.data.text import Tokenizer
+from pac.data.windows import Source, Windows
+from pac.types import Batch, Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """What chance decides about the windows of one step, in order of their dataset."""
+
+    dataset: Int64[np.ndarray, " batch"]
+    window: Int64[np.ndarray, " batch"]  # which of the dataset's windows
+    goal: Float64[np.ndarray, " batch"]  # which goal, as a share of those there are
+    show_goal: Bool[np.ndarray, " batch"]
+    show_text: Bool[np.ndarray, " batch"]
+
+    def __getitem__(self, index: Any) -> "Draws":
+        return Draws(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
+
+
+class Sampler:
+    """Draws the batches of a mixture. With a device other than the CPU the data is copied there, and gathered there."""
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        tokenizer: Tokenizer | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not 0 <= rank < world_size or mixture.batch_size % world_size:
+            raise ValueError(
+                f"Sampler: expected a rank below the world size and a batch that divides by it, found rank {rank}, "
+                f"world size {world_size}, batch {mixture.batch_size}. Change batch_size in the mixture."
+            )
+        if seed < 0:
+            raise ValueError(f"Sampler: expected a seed of 0 or more, found {seed}.")
+        self.mixture, self.seed, self.rank, self.world_size = mixture, seed, rank, world_size
+        self.tokenizer = tokenizer or Tokenizer()
+        self.device = torch.device(device)
+        drawn = {name: float(p) for name, p in mixture.probabilities.items() if p}
+        used = [config for config in mixture.datasets if config.name in drawn]
+        self.sources = [Source(config, mixture.window, self.tokenizer, self.device) for config in used]
+        self._cumulative = np.cumsum([drawn[source.config.name] for source in self.sources])
+        self._cumulative[-1] = 1.0
+        self._num_windows = np.array([source.num_windows for source in self.sources])
+        self._keep = np.array([(config.keep_goal, config.keep_text) for config in used])
+        self.camera_slots = _slots(source.cameras for source in self.sources)
+        self.goal_slots = _slots(source.goal_cameras for source in self.sources)
+        self.image_size = mixture.image_size or _common_size(self.sources)
+        self.constants = {name: table.to(self.device) for name, table in self._constants().items()}
+        self.buffers = _Buffers()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
+        settings = {name: getattr(self, name) for name in ("seed", "rank", "world_size", "tokenizer", "device")}
+        return partial(Sampler, **settings), (self.mixture,)
+
+    def draw(self, step: int) -> Draws:
+        """The windows of one step that belong to this rank."""
+        random = np.random.Generator(np.random.Philox(key=np.array([self.seed, step], np.uint64)))
+        dataset = np.searchsorted(self._cumulative, random.random(self.mixture.batch_size), side="right")
+        keep = self._keep[dataset]
+        whole = Draws(
+            dataset=dataset,
+            window=random.integers(self._num_windows[dataset]),
+            goal=random.random(self.mixture.batch_size),
+            show_goal=random.random(self.mixture.batch_size) < keep[:, 0],
+            show_text=random.random(self.mixture.batch_size) < keep[:, 1],
+        )
+        mine = whole[self.rank :: self.world_size]
+        return mine[np.argsort(mine.dataset, kind="stable")]  # each dataset fills a block of the batch
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step: the same for the same step, whatever was asked for before."""
+        return _as_batch(self.gather(step), self.mixture.window)
+
+    def gather(self, step: int) -> dict[str, Tensor]:
+        """The tensors of a step's batch, what a window has once not yet repeated for its observations."""
+        draws = self.draw(step)
+        used, starts = np.unique(draws.dataset, return_index=True)
+        ends = [*starts[1:], len(draws.dataset)]
+        blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
+        target = _Assembly(self, draws.dataset, [source for source, _ in blocks])
+        for source, where in blocks:
+            target.fill(source, where, draws[where])
+        return target.tensors()
+
+    def _constants(self) -> dict[str, Tensor]:
+        """What all windows of a dataset share: a row for each dataset, padded to the widest."""
+
+        def rows(values: Iterable[Any], padding: float = 0.0) -> Tensor:
+            return pad_sequence([torch.as_tensor(value) for value in values], True, padding)
+
+        sources, datasets = self.sources, [source.dataset for source in self.sources]
+        half = [(dataset.action_high - dataset.action_low) / 2 for dataset in datasets]
+        return {
+            "proprio_mask": rows(np.ones(dataset.spec.state_dim, bool) for dataset in datasets),
+            "proprio_centre": rows(dataset.proprio_centre for dataset in datasets),
+            "proprio_scale": rows((dataset.proprio_scale for dataset in datasets), padding=1.0),
+            "action_mask": rows(np.ones(dataset.spec.action_dim, bool) for dataset in datasets),
+            "action_centre": rows((dataset.action_high + dataset.action_low) / 2 for dataset in datasets),
+            "action_half": rows((np.where(size > 0, size, np.float32(1)) for size in half), padding=1.0),
+            "camera_slots": rows(_slots_of(source.cameras, self.camera_slots) for source in sources),
+            "camera_mask": rows(np.ones(len(source.cameras), bool) for source in sources),
+            "goal_slots": rows(_slots_of(source.goal_cameras, self.goal_slots) for source in sources),
+            "goal_mask": rows(np.ones(len(source.goal_cameras), bool) for source in sources),
+            "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources]),
+            "imitation_weight": torch.tensor([float(source.config.imitation_weight) for source in sources]),
+            "critic_weight": torch.tensor([float(source.config.critic_weight) for source in sources]),
+        }
+
+    def batches(
+        self, first_step: int = 0, *, num_workers: int = 0, threads: bool = False, prefetch: int = 2
+    ) -> Iterator[Batch]:
+        """Batches from `first_step` on, without end. Workers prepare the next ones, pinned where there is a GPU.
+
+        Processes suit many small datasets, whose work is Python's; threads suit pictures, whose work is copying: they
+        need not hand theirs over between processes.
+        """
+        if num_workers and not threads and self.device.type != "cpu":
+            raise ValueError(
+                f"Sampler.batches: expected no worker processes for data resident on {self.device}, found "
+                f"{num_workers}. "
+                "Gathering there is fast; set num_workers to 0."
+            )
+        steps = range(first_step, 2**62)
+        if num_workers == 0:
+            stream: Iterable[dict[str, Tensor]] = (self.gather(step) for step in steps)
+        elif threads:
+            stream = self._gather_in_threads(steps, num_workers, prefetch)
+        else:
+            stream = DataLoader(
+                _Steps(self),
+                batch_size=None,
+                sampler=steps,
+                num_workers=num_workers,
+                prefetch_factor=prefetch,
+                pin_memory=torch.cuda.is_available(),
+            )
+        for tensors in stream:
+            yield _as_batch(tensors, self.mixture.window)
+
+    def _gather_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[dict[str, Tensor]]:
+        def prepare(step: int) -> dict[str, Tensor]:
+            tensors = self.gather(step)
+            if self.device.type == "cpu" and torch.cuda.is_available():
+                return {name: tensor.pin_memory() for name, tensor in tensors.items()}
+            return tensors
+
+        pending: deque[Future[dict[str, Tensor]]] = deque()
+        with ThreadPoolExecutor(num_threads) as pool:
+            for step in steps:
+                pending.append(pool.submit(prepare, step))
+                if len(pending) > num_threads * prefetch:
+                    yield pending.popleft().result()
+
+
+class _Buffers:
+    """Memory for pictures, used again once no tensor refers to it: fresh pages cost more than the copy into them."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+        size = math.prod(shape)
+        for array in self._arrays:  # a tensor made of it would be a fourth reference
+            if len(array) >= size and sys.getrefcount(array) == 3:
+                return array[:size].reshape(shape)
+        self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free
+        self._arrays.append(np.empty(size, np.uint8))  # numpy asks for huge pages, torch would not
+        return self._arrays[-1].reshape(shape)
+
+
+class _Assembly:
+    """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
+
+    def __init__(self, sampler: Sampler, dataset: Int64[np.ndarray, " batch"], sources: list[Source]) -> None:
+        self.sampler, self.dataset, self.device = sampler, dataset, sampler.device
+        size, window = len(dataset), sampler.mixture.window
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            tensor = torch.empty(shape, dtype=dtype, device=self.device)
+            _plain(tensor)[...] = 0
+            return tensor
+
+        self.proprio = zeros(size, window, max(source.dataset.spec.state_dim for source in sources))
+        self.action = zeros(size, window - 1, max(source.dataset.spec.action_dim for source in sources))
+        self.reward = zeros(size, window - 1)
+        self.terminated = zeros(size, window - 1, dtype=torch.bool)
+        self.images = self._pictures(size, window, {len(source.cameras) for source in sources})
+        self.goals = self._pictures(size, 1, {len(source.goal_cameras) for source in sources})
+        # What is decided on the CPU, and sent to the device once it is whole.
+        self.mask = np.zeros((size, window - 1), bool)
+        self.show_goal = np.zeros((size, 1), bool)
+        self.text = np.zeros((size, sampler.tokenizer.num_tokens), np.int64)
+        self.text_mask = np.zeros((size, sampler.tokenizer.num_tokens), bool)
+
+    def _pictures(self, size: int, frames: int, counts: set[int]) -> Tensor:
+        """Memory for pictures, camera first, so that a block of one camera is contiguous."""
+        shape = (max(counts), size, frames, *(self.sampler.image_size if max(counts) else (1, 1)), 3)
+        if self.device.type == "cpu":
+            pictures = torch.from_numpy(self.sampler.buffers.take(shape))
+        else:
+            pictures = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        if len(counts) > 1:
+            _plain(pictures)[...] = 0
+        return pictures
+
+    def fill(self, source: Source, where: slice, draws: Draws) -> None:
+        """Gather one dataset's windows into their block."""
+        windows = source.locate(draws.window)
+        rows = torch.from_numpy(windows.rows).to(self.device)
+        steps = rows[:, :-1]
+        if source.state is not None:
+            _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
+        _gather(source.action, steps, out=self.action[where, :, : source.action.shape[1]])
+        _gather(source.reward, steps, out=self.reward[where])
+        _gather(source.terminated, steps, out=self.terminated[where])
+        for i, name in enumerate(source.cameras):
+            _gather_pictures(source.images[name], rows, out=self.images[i, where])
+        self.mask[where] = windows.mask
+        task = source.task(windows.episode)
+        self.text[where] = source.text[task]
+        self.text_mask[where] = source.text_mask[task] & draws.show_text[:, None]
+        if source.goal_cameras:
+            self._fill_goals(source, where, windows, draws)
+
+    def _fill_goals(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
+        goal = source.goal_rows(windows, draws.goal)
+        self.show_goal[where, 0] = (goal >= 0) & draws.show_goal
+        rows = torch.from_numpy(np.maximum(goal, 0)[:, None]).to(self.device)
+        for i, name in enumerate(source.goal_cameras):
+            frames = source.goals[name] if source.config.goals == "stored" else source.images[name]
+            _gather_pictures(frames, rows, out=self.goals[i, where])
+        if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
+            behind = windows.rows[:, 1:] - goal[:, None]
+            arrived = torch.from_numpy(behind == 0).to(self.device)
+            self.reward[where], self.terminated[where] = arrived.float(), arrived
+            self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
+
+    def tensors(self) -> dict[str, Tensor]:
+        def send(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(self.device)
+
+        dataset, num_goals = send(self.dataset), len(self.goals) if self.show_goal.any() else 0
+        constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
+        proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
+        _normalise(
+            self.action, constant["action_centre"][:, None, :actions], constant["action_half"][:, None, :actions]
+        )
+        length = int(self.text_mask.sum(1).max())
+        return {
+            "proprio": self.proprio,
+            "proprio_mask": constant["proprio_mask"][:, :proprio],
+            "proprio_centre": constant["proprio_centre"][:, :proprio],
+            "proprio_scale": constant["proprio_scale"][:, :proprio],
+            "images": self.images,
+            "camera_slots": constant["camera_slots"][:, :cameras],
+            "camera_mask": constant["camera_mask"][:, :cameras],
+            "goal_images": self.goals[:num_goals],  # what a whole batch lacks is not computed
+            "goal_slots": constant["goal_slots"][:, :num_goals],
+            "goal_mask": constant["goal_mask"][:, :num_goals] & send(self.show_goal),
+            "text": send(self.text[:, :length]),
+            "text_mask": send(self.text_mask[:, :length]),
+            "action": self.action,
+            "action_mask": constant["action_mask"][:, :actions],
+            "reward": self.reward.mul_(constant["reward_scale"][:, None]),
+            "discount": 1 - self.terminated.float(),
+            "mask": send(self.mask),
+            "imitation_weight": constant["imitation_weight"],
+            "critic_weight": constant["critic_weight"],
+        }
+
+
+def _as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
+    """Pictures with their camera axis in its place, and what a window has once at each of its steps, as views."""
+    fields = dict(tensors)
+    for name in ("images", "goal_images"):
+        fields[name] = fields[name].movedim(0, 2).expand(-1, window, -1, -1, -1, -1)
+    for name, tensor in tensors.items():
+        if name in Observation.__dataclass_fields__ and name not in ("proprio", "images", "goal_images"):
+            fields[name] = tensor[:, None].expand(-1, window, -1)
+    fields["action_mask"] = fields["action_mask"][:, None].expand_as(fields["action"])
+    observation = Observation(**{name: fields.pop(name) for name in Observation.__dataclass_fields__})
+    return Batch(observation=observation, **fields)
+
+
+def _plain(tensor: Tensor) -> Any:
+    """On the CPU the same memory as a numpy array. Work on it stays in this thread: torch would share it out among its
+    own, and wait for them, which on a busy machine takes 50 times as long.
+    """
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+
+
+def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
+    """Actions in place to [-1, 1]."""
+    values = _plain(action)
+    values -= _plain(centre)
+    values /= _plain(half)
+    values[values < -1] = -1
+    values[values > 1] = 1
+
+
+def _gather(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """`values[rows]`, into `out` if given."""
+    if values.device.type != "cpu":
+        return values[rows] if out is None else out.copy_(values[rows])
+    target = None if out is None else out.numpy()
+    found = np.take(values.numpy(), rows.numpy(), axis=0, mode="clip", out=target)  # "clip" needs no second buffer
+    return torch.from_numpy(found)
+
+
+def _gather_pictures(values: Tensor, rows: Tensor, out: Tensor) -> None:
+    if values.shape[1:] == out.shape[2:]:
+        _gather(values, rows, out=out)
+    else:
+        height, width, _ = out.shape[2:]
+        out.copy_(resize_pictures(_gather(values, rows), (height, width)))
+
+
+def resize_pictures(
+    pictures: UInt8[Tensor, "*batch height width 3"], size: tuple[int, int]
+) -> UInt8[Tensor, "*batch new_height new_width 3"]:
+    """Bilinear, with antialiasing. Whoever runs the policy must resize in the same way."""
+    flat = pictures.flatten(0, -4).permute(0, 3, 1, 2).float()
+    resized = functional.interpolate(flat, size, mode="bilinear", antialias=True)
+    return resized.round().clamp(0, 255).byte().permute(0, 2, 3, 1).reshape(*pictures.shape[:-3], *size, 3)
+
+
+class _Steps(TorchDataset[dict[str, Tensor]]):
+    """Step -> tensors, in a plain dict that torch's loader knows how to pin."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        return self.sampler.gather(step)
+
+
+def _slots(cameras: Iterable[tuple[str, ...]]) -> dict[str, int]:
+    """Camera -> slot of the model, in order of first appearance: a dataset added at the end moves no camera."""
+    names = dict.fromkeys(name for group in cameras for name in group)
+    return {name: slot for slot, name in enumerate(names)}
+
+
+def _slots_of(cameras: tuple[str, ...], slots: dict[str, int]) -> Int64[Tensor, " camera"]:
+    return torch.tensor([slots[name] for name in cameras], dtype=torch.int64)
+
+
+def _common_size(sources: list[Source]) -> tuple[int, int]:
+    sizes = {
+        (source.config.name, name): size
+        for source in sources
+        for name, size in {**source.dataset.spec.cameras, **source.dataset.spec.goal_cameras}.items()
+        if name in (*source.cameras, *source.goal_cameras)
+    }
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{dataset}/{camera} {h}x{w}" for (dataset, camera), (h, w) in sizes.items())
+        raise ValueError(
+            f"Mixture: expected pictures of one size, found {found}. Set image_size = [height, width] in the mixture "
+            "to resize them, or leave some out with `cameras`."
+        )
+    return next(iter(sizes.values()), (1, 1))

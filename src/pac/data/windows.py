@@ -1,0 +1,138 @@
+"""One dataset of a mixture, as windows: which there are, in which rows they lie, and what they are to reach.
+
+A window is T observations and the T - 1 transitions between them. It may hang over either end of an episode by all but
+one transition; what hangs over is masked. So every transition of a dataset is equally likely, the last one as much as
+those in the middle, and a short episode counts for what it holds.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from pac.config import suggest
+from pac.data.episodes import ACTION, GOALS, IMAGES, STATE, TERMINATED, Dataset, store_error
+from pac.data.mixture import DatasetConfig
+from pac.data.relabel import reward_column, select_episodes, success_frames
+from pac.data.text import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Where windows lie in the arrays of their dataset."""
+
+    episode: Int64[np.ndarray, " batch"]
+    rows: Int64[np.ndarray, "batch window"]  # of the observations; where a window hangs over, the last is repeated
+    last_row: Int64[np.ndarray, " batch"]  # of the episode's last known observation
+    mask: Bool[np.ndarray, "batch time"]
+
+
+class Source:
+    """One dataset of a mixture: its windows, and its arrays as tensors where the gather happens."""
+
+    def __init__(self, config: DatasetConfig, window: int, tokenizer: Tokenizer, device: torch.device) -> None:
+        if config.path is None:
+            raise ValueError(
+                f"Dataset {config.name!r}: expected a `path` to sample from, found only declared counts. Import its "
+                "data with `pac import`, or set its group's weight to 0."
+            )
+        self.config, self.num_transitions = config, window - 1
+        self.dataset = dataset = Dataset(config.path)
+        if not len(dataset):
+            raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
+        dataset.check_index()
+        self._index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
+        self.cameras = _choose_cameras(config, dataset)
+        self.goal_cameras = _choose_goals(config, dataset, self.cameras)
+        self.kept = select_episodes(
+            dataset,
+            success_only=config.success_only,
+            return_quantile=config.return_quantile,
+            reward=config.reward,
+        )
+        lengths = dataset.index["length"] if self.kept is None else dataset.index["length"][self.kept]
+        self.first_window = np.concatenate([[0], np.cumsum(lengths + (self.num_transitions - 1))])
+        self.num_windows = int(self.first_window[-1])
+        self.success_frames = success_frames(dataset) if config.goals == "success" else {}
+        texts = dataset.instructions if config.instruction is None else [config.instruction]
+        self.text, self.text_mask = map(np.stack, zip(*map(tokenizer.encode, texts), strict=True))
+
+        def put(array: np.ndarray) -> Tensor:
+            with warnings.catch_warnings():  # torch warns of read-only memory; nothing here writes to it
+                warnings.simplefilter("ignore", UserWarning)
+                return torch.from_numpy(array).to(device)
+
+        self.state = put(dataset.arrays[STATE]) if STATE in dataset.arrays else None
+        self.action, self.terminated = put(dataset.arrays[ACTION]), put(dataset.arrays[TERMINATED])
+        self.reward = put(reward_column(dataset, config.reward))
+        self.images = {name: put(dataset.arrays[IMAGES + name]) for name in self.cameras}
+        self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if config.goals == "stored"}
+
+    def locate(self, window: Int64[np.ndarray, " batch"]) -> Windows:
+        """Window number -> rows. Those of an episode of L steps begin at step 1 - n to L - 1, n transitions each."""
+        place = np.searchsorted(self.first_window, window, side="right") - 1
+        episode = place if self.kept is None else self.kept[place]
+        record = self._index[episode]
+        begin = window - self.first_window[place] - (self.num_transitions - 1)
+        end = np.minimum(begin + self.num_transitions, record["length"])
+        begin = np.maximum(begin, 0)
+        step = np.minimum(begin[:, None] + np.arange(self.num_transitions + 1), end[:, None])
+        mask = begin[:, None] + np.arange(self.num_transitions) < end[:, None]
+        # Without the last observation there is nothing to bootstrap from, unless nothing comes after the last step.
+        unknown = ~record["last_known"] & ~record["terminated"]
+        mask &= step[:, :-1] < (record["length"] - unknown)[:, None]
+        return Windows(
+            episode=episode,
+            rows=record["row"][:, None] + step,
+            last_row=record["row"] + record["length"] - ~record["last_known"],
+            mask=mask,
+        )
+
+    def task(self, episode: Int64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
+        """The row of `text` that belongs to each episode."""
+        if self.config.instruction is not None:
+            return np.zeros(len(episode), np.int64)
+        task: np.ndarray = self._index["instruction"][episode]
+        return task.astype(np.int64)
+
+    def goal_rows(self, windows: Windows, share: Float64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
+        """The row of each window's goal images, in the arrays that hold goals; -1 where there is none."""
+        if self.config.goals == "stored":
+            return np.array(self._index["goal"][windows.episode])
+        if self.config.goals == "hindsight":  # any later moment of the same episode
+            first = windows.rows[:, 0] + 1
+            later = windows.last_row + 1 - first
+            return np.where(later > 0, first + (share * later).astype(np.int64), -1)
+        rows = np.full(len(share), -1)
+        for i, task in enumerate(self._index["instruction"][windows.episode]):
+            if (found := self.success_frames.get(int(task))) is not None:
+                rows[i] = found[int(share[i] * len(found))]
+        return rows
+
+
+def _choose_cameras(config: DatasetConfig, dataset: Dataset) -> tuple[str, ...]:
+    for name in config.cameras or ():
+        if name not in dataset.spec.cameras:
+            raise ValueError(f"Dataset {config.name!r} has no camera {name!r}.{suggest(name, dataset.spec.cameras)}")
+    return tuple(dataset.spec.cameras) if config.cameras is None else config.cameras
+
+
+def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, ...]) -> tuple[str, ...]:
+    if config.goals == "none":
+        return ()
+    if config.goals == "stored":
+        return tuple(name for name in dataset.spec.goal_cameras if len(dataset.goals[GOALS + name]))
+    if config.goals == "success" and not (dataset.index["success"] == 1).any():
+        raise ValueError(
+            f"Dataset {config.name!r}: expected successful episodes for goals = 'success', found none. Set goals to "
+            "'stored', 'hindsight' or 'none'."
+        )
+    if not cameras:
+        raise ValueError(
+            f"Dataset {config.name!r}: expected cameras for goals = {config.goals!r}, found none in use. Set goals to "
+            "'none', or use a dataset with pictures."
+        )
+    return cameras

@@ -1,0 +1,120 @@
+"""`pac inspect` tells what is there and what looks wrong."""
+
+import argparse
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pac.data.episodes import STATE, DatasetSpec
+from pac.data.inspect import add_parser, describe, wilson
+from pac.data.inspect_page import png
+from pac.data.writer import DatasetWriter
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["inspect", *arguments])
+    return int(args.run(args))
+
+
+def warned(path: Path, *words: str) -> bool:
+    return any(all(word in warning for word in words) for warning in describe(path)["warnings"])
+
+
+def test_the_report_counts_what_is_there(make_episode: Any, make_dataset: Any, capsys: Any) -> None:
+    episodes = [
+        make_episode(i, 3 + i, cameras=["front"], instruction=["a", "b"][i % 2], success=[True, False, None][i % 3])
+        for i in range(6)
+    ]
+    path = make_dataset("d", episodes, control_rate=20.0)
+    assert run(str(path), "--json", "--verify") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["episodes"], report["steps"], report["control_rate"]) == (6, 33, 20.0)
+    assert report["return"]["mean"] == pytest.approx(np.mean([e.reward.sum() for e in episodes]))
+    assert report["success"] == pytest.approx({"rate": 0.5, "low": 0.15, "high": 0.85, "known": 4}, abs=0.005)
+    assert [(task["instruction"], task["episodes"]) for task in report["tasks"]] == [("a", 3), ("b", 3)]
+    assert report["cameras"] == {"front": [4, 5]}
+    assert (report["state"][1]["min"], report["state"][1]["max"]) == (0, 8)
+    assert report["ends"]["time limit"] == 6
+    assert report["verified"] is True
+
+
+def test_wilson_matches_the_paper() -> None:
+    # SPEC F: successes, trials -> percent.
+    for k, n, low, high in ((427, 700, 57.3, 64.5), (17, 100, 10.9, 25.5), (1864, 2000, 92.0, 94.2)):
+        assert [round(100 * end, 1) for end in wilson(k, n)] == [low, high]
+    assert wilson(0, 0) == (0, 1)
+
+
+def test_a_sound_dataset_has_no_warnings(make_episode: Any, make_dataset: Any) -> None:
+    episodes = [make_episode(i, 60 + i, instruction="walker.walk") for i in range(3)]
+    for episode in episodes:
+        episode.action[0] = -1
+    assert describe(make_dataset("d", episodes, control_rate=20.0))["warnings"] == []
+
+
+def test_whatever_looks_wrong_is_named(make_episode: Any, make_dataset: Any) -> None:
+    odd = [make_episode(i, 4, cameras=["dark"], terminated=True, truncated=False, success=i == 0) for i in range(2)]
+    for episode in odd:
+        episode.observation[STATE][:, 2] = 0.3 + 1e-6 * np.arange(5)
+        episode.observation[STATE][:, 0] = 7
+        episode.observation["observation.images.dark"][:] = 3
+        episode.action[:, 1] = 0.5
+    path = make_dataset("odd", odd, state_names=("base", "arm", "hand"))
+    assert warned(path, "Constant state", "base")
+    assert warned(path, "hardly move", "hand")
+    assert warned(path, "Constant action", "1")
+    assert warned(path, "under a fifth of their bounds", "0")
+    assert warned(path, "exactly 4 steps", "time limits")
+    assert warned(path, "lower return")
+    assert warned(path, "no instruction")
+    assert warned(path, "'dark'", "flat colour")
+    assert warned(path, "Control rate unknown")
+    cut = [make_episode(0, 4, last_known=False, truncated=False, instruction="pick up " * 60)]
+    cut[0].reward[:] = 0
+    path = make_dataset("cut", cut, action_low=None, action_high=None)
+    assert warned(path, "without their last observation")
+    assert warned(path, "neither")
+    assert warned(path, "Every reward is 0")
+    assert warned(path, "measured")
+    assert warned(path, "longer than 50 tokens")
+
+
+def test_damage_and_emptiness(make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any) -> None:
+    path = make_dataset("d", [make_episode(0, 4)])
+    file = path / "action.npy"
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+    assert run(str(path)) == 0
+    assert run(str(path), "--verify") == 1
+    assert "action.npy" in capsys.readouterr().out.replace("\n", "")
+    DatasetWriter(tmp_path / "empty", DatasetSpec.of(make_episode(0, 4))).close()
+    assert warned(tmp_path / "empty", "No episodes")
+    assert run(str(tmp_path / "empty")) == 0
+
+
+def test_the_page_stands_alone(make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any) -> None:
+    path = make_dataset("d", [make_episode(i, 4, cameras=["front"], instruction="<script>") for i in range(3)])
+    assert run(str(path), "--html", str(tmp_path / "page.html")) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)\s*=\s*.(?!data:)", page)
+    assert page.count("<svg") == 3 + 3 + 2
+    assert len(re.findall('data:image/png;base64,[^"]+', page)) == 6
+
+
+def test_png_holds_the_picture() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    data = base64.b64decode(base64.b64encode(png(picture)))
+    start = data.index(b"IDAT") + 4
+    rows = np.frombuffer(zlib.decompress(data[start:-16]), np.uint8).reshape(3, 13)
+    np.testing.assert_array_equal(rows[:, 1:].reshape(3, 4, 3), picture)

@@ -1,0 +1,92 @@
+"""Rewards, goals and filters: one set of episodes, several tasks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pac.data.episodes import IMAGES, STATE, Dataset, verify
+from pac.data.relabel import add_reward, episode_returns, hindsight, relabel_reward, select_episodes, success_frames
+from pac.data.writer import DatasetWriter
+from pac.types import Episode
+
+
+def test_reward_by_function_and_by_column(make_episode: Any) -> None:
+    episode = make_episode(0, 3, extra_rewards={"lift": np.array([0, 0, 1], np.float32)})
+    doubled = relabel_reward(episode, lambda e: 2 * e.reward)
+    np.testing.assert_array_equal(doubled.reward, 2 * episode.reward)
+    np.testing.assert_array_equal(relabel_reward(episode, "lift").reward, [0, 0, 1])
+    with pytest.raises(ValueError, match="Did you mean 'lift'"):
+        relabel_reward(episode, "lifts")
+    with pytest.raises(ValueError, match=r"each of 3 actions, found shape \(4,\)"):
+        relabel_reward(episode, lambda e: e.observation[STATE][:, 0])
+
+
+def test_a_stored_column_can_be_added(make_episode: Any, make_dataset: Any) -> None:
+    path = make_dataset("d", [make_episode(0, 3), make_episode(1, 1), make_episode(2, 4)])
+
+    def last_step(episode: Episode) -> np.ndarray:
+        return np.arange(len(episode.action)) == len(episode.action) - 1
+
+    add_reward(path, "arrive", last_step)
+    dataset = Dataset(path)
+    np.testing.assert_array_equal(dataset.episode(0).extra_rewards["arrive"], [0, 0, 1])
+    np.testing.assert_array_equal(episode_returns(dataset, "arrive"), [1, 1, 1])
+    np.testing.assert_array_equal(episode_returns(dataset), [e.reward.sum() for e in dataset])
+    assert verify(path) == []
+    with DatasetWriter(path, dataset.spec) as writer:  # and appending goes on
+        writer.append(make_episode(3, 2, extra_rewards={"arrive": np.zeros(2, np.float32)}))
+    np.testing.assert_array_equal(episode_returns(Dataset(path), "arrive"), [1, 1, 1, 0])
+    with pytest.raises(ValueError, match="twice"):
+        add_reward(path, "arrive", last_step)
+    with pytest.raises(ValueError, match="finite"):
+        add_reward(path, "bad", lambda e: e.reward * np.nan)
+    assert not (path / "next.reward.bad.npy").exists()
+    assert verify(path) == []
+
+
+@pytest.mark.parametrize("last_known", [True, False])
+def test_hindsight_ends_where_the_goal_was_seen(make_episode: Any, last_known: bool) -> None:
+    episode = make_episode(7, 4, cameras=["front"], last_known=last_known)
+    whole, part = hindsight(episode), hindsight(episode, 2)
+    end = 4 if last_known else 3
+    for changed, step in ((whole, end), (part, 2)):
+        assert (changed.terminated, changed.truncated, changed.success) == (True, False, True)
+        assert len(changed.action) == step
+        assert len(changed.observation[STATE]) == step + 1
+        np.testing.assert_array_equal(changed.reward, [0] * (step - 1) + [1])
+        np.testing.assert_array_equal(changed.goal_images["front"], episode.observation[IMAGES + "front"][step])
+    for step in (0, end + 1):
+        with pytest.raises(ValueError, match="expected a step in"):
+            hindsight(episode, step)
+
+
+def test_filters(make_episode: Any, make_dataset: Any) -> None:
+    episodes = [
+        make_episode(i, 2, success=[True, False, None][i % 3], instruction="big" if i < 6 else "small")
+        for i in range(12)
+    ]
+    for i, episode in enumerate(episodes):
+        episode.reward[:] = i * (100 if i < 6 else 1)
+    dataset = Dataset(make_dataset("d", episodes))
+    assert select_episodes(dataset) is None
+    np.testing.assert_array_equal(select_episodes(dataset, success_only=True), [0, 3, 6, 9])
+    # The better half of each task, although the returns of one are far above the other's.
+    np.testing.assert_array_equal(select_episodes(dataset, return_quantile=0.5), [3, 4, 5, 9, 10, 11])
+    np.testing.assert_array_equal(select_episodes(dataset, return_quantile=0.5, success_only=True), [3, 9])
+    frames = success_frames(dataset)
+    assert {dataset.instructions[task]: rows.tolist() for task, rows in frames.items()} == {
+        "big": [2, 11],
+        "small": [20, 29],
+    }
+
+
+def test_filters_that_cannot_work(make_episode: Any, make_dataset: Any) -> None:
+    unknown = Dataset(make_dataset("unknown", [make_episode(0, 2)]))
+    with pytest.raises(ValueError, match="say whether they succeeded"):
+        select_episodes(unknown, success_only=True)
+    failed = Dataset(make_dataset("failed", [make_episode(0, 2, success=False)]))
+    with pytest.raises(ValueError, match="that pass the filters, found none"):
+        select_episodes(failed, success_only=True)
+    with pytest.raises(ValueError, match="unknown extra reward 'lift'"):
+        select_episodes(failed, return_quantile=0.5, reward="lift")
