@@ -202,7 +202,9 @@ def train(name: str, setting: dict[str, Any], out: Path, device: str) -> dict[st
     seconds = time.time() - started
     result = {"name": name, "setting": setting, "seconds": seconds, "updates_per_s": steps / seconds, "curve": curve}
     if setting.get("trials"):
-        result["success"] = {task: evaluate(model, stats, task, setting["trials"], device) for task in TASKS}
+        tried = {task: evaluate(model, stats, task, setting["trials"], device, objective.discount) for task in TASKS}
+        for i, what in enumerate(("success", "predicted", "achieved")):
+            result[what] = {task: numbers[i] for task, numbers in tried.items()}
     with (out / "results.jsonl").open("a") as file:
         file.write(json.dumps(result) + "\n")
     return result
@@ -213,28 +215,38 @@ def mlp_inputs(state: Tensor, task: Tensor, stats: tuple[Tensor, Tensor]) -> Ten
 
 
 @torch.no_grad()
-def evaluate(model: Any, stats: tuple[Tensor, Tensor], task: str, trials: int, device: str) -> int:
-    """Successes of `trials` episodes with sampled actions, from starts that no training episode had."""
+def evaluate(
+    model: Any, stats: tuple[Tensor, Tensor], task: str, trials: int, device: str, discount: float
+) -> tuple[int, float, float]:
+    """Successes with sampled actions, from starts that no training episode had; and how well the critic knew: its
+    mean value of the first actions beside the discounted return that followed.
+    """
     envs = [make_env(task, 0) for _ in range(min(25, trials))]
-    bins, successes = Bins.cells(-1, 1, 101), 0
+    bins, successes, predicted, achieved = Bins.cells(-1, 1, 101), 0, 0.0, 0.0
     for first in range(0, trials, len(envs)):
         envs = envs[: trials - first]
         for i, env in enumerate(envs):
             env.seed(10_000_000 + first + i)
         states = np.stack([env.reset()[0] for env in envs]).astype(np.float32)
         index, done = torch.full((len(envs),), TASKS.index(task), device=device), np.zeros(len(envs), bool)
-        for _ in range(HORIZON):
+        for t in range(HORIZON):
             state = torch.from_numpy(states).to(device)
             if isinstance(model, MLP):
                 logits = model(mlp_inputs(state, index, stats))
             else:
-                logits = model.policy_logits(model.encode(make_observation(state, index, stats)), 4)
-            action = bins.decode(sample_actions(logits, 1)[:, 0], logits).cpu().numpy()
+                encoded = model.encode(make_observation(state, index, stats))
+                logits = model.policy_logits(encoded, 4)
+            action = bins.decode(sample_actions(logits, 1), logits)
+            if t == 0 and isinstance(model, PAC) and model.config.q_head:
+                values = model.q_logits(encoded, action, torch.ones_like(action[:, 0], dtype=torch.bool))
+                predicted += model.config.value_bins.mean(values).sum().item() / trials
+            chosen = action[:, 0].cpu().numpy()
             for i in np.flatnonzero(~done):
-                states[i], _, _, _, info = envs[i].step(action[i])
+                states[i], _, _, _, info = envs[i].step(chosen[i])
                 done[i] = bool(info["success"])
+                achieved += discount**t * done[i] / trials
         successes += int(done.sum())
-    return successes
+    return successes, predicted, achieved
 
 
 # ----------------------------------------------------------------------------------------------------------- studies
@@ -277,19 +289,28 @@ def methods_study() -> dict[str, dict[str, Any]]:
     return {f"{name} {seed}": shared | method | {"seed": seed} for name, method in methods.items() for seed in range(3)}
 
 
-STUDIES = {"fit": fit_study, "methods": methods_study}
+def dial_study() -> dict[str, dict[str, Any]]:
+    """Longer runs, and how hard to select (epsilon) at how much cloning (alpha)."""
+    shared = methods_study()["PAC 0"] | {"steps": 5500}
+    runs: dict[str, dict[str, Any]] = {"BC+Q": {"objective": {"improve": False}}}
+    for alpha, epsilon, seed in ((0.5, 0.1, 0), (0.5, 0.1, 1), (0.75, 0.5, 0), (0.75, 0.5, 1), (0.75, 0.1, 0)):
+        runs[f"PAC {alpha} {epsilon} {seed}"] = {"alpha": alpha, "objective": {"epsilon": epsilon}, "seed": seed}
+    return {name: shared | {"alpha": 1.0} | run for name, run in runs.items()}
 
 
-def study(out: Path, name: str, processes: int, device: str) -> None:
+STUDIES = {"fit": fit_study, "methods": methods_study, "dial": dial_study}
+
+
+def study(out: Path, name: str, only: list[str], processes: int, device: str) -> None:
     """Several small runs share a GPU well: each is bound by its own kernel launches."""
-    settings = STUDIES[name]()
+    settings = {key: setting for key, setting in STUDIES[name]().items() if not only or key in only}
     with ProcessPoolExecutor(processes, mp_context=mp.get_context("spawn")) as pool:
         running = [pool.submit(train, key, setting, out, device) for key, setting in settings.items()]
         for job in running:
             result = job.result()
             last = result["curve"][-1]
-            success = result.get("success", {})
-            print(f"{result['name']:24s} {result['updates_per_s']:6.1f}/s {success} {last}", flush=True)
+            tried = {what: list(result.get(what, {}).values()) for what in ("success", "predicted", "achieved")}
+            print(f"{result['name']:24s} {result['updates_per_s']:6.1f}/s {tried} {last}", flush=True)
 
 
 def main() -> None:
@@ -299,12 +320,13 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=300, help="a task")
     parser.add_argument("--clean", type=float, default=0.2, help="share of stretches that are driven properly")
     parser.add_argument("--study", choices=STUDIES, default="fit")
+    parser.add_argument("--only", nargs="*", default=[], help="some of the study's settings, by name")
     parser.add_argument("--processes", type=int, default=min(14, os.cpu_count() or 1))
     args = parser.parse_args()
     if args.command == "collect":
         collect(args.out, args.episodes, args.clean, args.processes)
     else:
-        study(args.out, args.study, args.processes, "cuda" if torch.cuda.is_available() else "cpu")
+        study(args.out, args.study, args.only, args.processes, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pac
 from pac import demo
+from pac.data import inspect, mixture, transfer
 from pac.scaling import info
 
 
@@ -13,14 +14,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
     parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (info, demo):
+    for module in (info, transfer, inspect, mixture, demo):
         module.add_parser(subparsers)
     args = parser.parse_args(arguments)
     try:
-        args.run(args)
+        return args.run(args) or 0
     except ValueError as error:
         print(f"pac {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
