@@ -225,7 +225,7 @@ def act_section(sizes: list[str]) -> None:
 
 
 def update_batch(config: ModelConfig, windows: int) -> Batch:
-    """Windows of 5 observations, all inputs in use but the pictures: what FINDINGS measured."""
+    """Windows of 5 observations, all inputs in use but the pictures."""
     seen = full(config, windows * 5, images=0).map(lambda x: x.unflatten(0, (windows, 5)))
     shape = (windows, 4, config.num_actions)
     ones = torch.ones(windows, 4, device=DEVICE)

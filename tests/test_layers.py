@@ -6,7 +6,7 @@ from pathlib import Path
 import pac
 
 LAYERS = [
-    {"bins", "config", "types"},
+    {"bins", "config", "intervals", "types"},
     {"model"},
     {"objectives", "data"},
     {"scaling", "demo"},

@@ -191,7 +191,7 @@ def test_bc_q_is_pac_at_alpha_one() -> None:
 
 
 def test_pac_loss_by_hand() -> None:
-    """SPEC E.1, written out with loops for one seed of samples."""
+    """The paper's loss, written out with loops for one seed of samples."""
     model, target, batch = pair()
     config = dataclasses.replace(Q, temperature=0.05, discount=0.9, reward_scale=0.1, num_samples=3)
     per_example, metrics = run(model, target, batch, config)
@@ -259,7 +259,7 @@ def test_pac_v_reverts_to_cloning() -> None:
 
 
 def test_pac_v_by_hand() -> None:
-    """SPEC E.2 with b learned: exp(A / eta) on the policy, pi / b on the value loss."""
+    """The paper's PAC+V with b learned: exp(A / eta) on the policy, pi / b on the value loss."""
     model, _, batch = pair()
     config = dataclasses.replace(V, temperature=0.5, behaviour="learned", max_ratio=2.0, discount=0.9, reward_scale=1.0)
     per_example, metrics = run(model, model, weighted(batch, 0.0, 3.0), config)

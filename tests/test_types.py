@@ -53,7 +53,7 @@ def test_trim_of_nothing() -> None:
 
 
 def test_task_dropout_keeps_with_the_given_probability() -> None:
-    """SPEC E.4: p is the probability that a modality is present; steps of a window share their coin."""
+    """The paper's p is the probability that a modality is present; steps of a window share their coin."""
     count = 4000
     observation = Observation.of(
         torch.zeros(count, 2, 1),

@@ -27,7 +27,7 @@ class Bins:
 
     @classmethod
     def cells(cls, low: float, high: float, count: int) -> "Bins":
-        """Bins that tile [low, high]; the points are their centres, half a step inside (SPEC E.6.7: actions)."""
+        """Bins that tile [low, high]; the points are their centres, half a step inside, as for actions."""
         half = (high - low) / count / 2
         return cls(low + half, high - half, count)
 
@@ -61,7 +61,7 @@ class Bins:
         """Distribution of `shift + scale * q` with q ~ probs, put back on the points; mass outside goes to the ends.
 
         "two-hot" is C51's (Bellemare et al., 2017) and keeps the mean inside the range. "nearest" is the indicator
-        of the paper's text; it rounds, so that shifts under half a step are lost (SPEC E.6.3).
+        of the paper's text; it rounds, so that shifts under half a step are lost.
         """
         moved = shift[..., None] + scale[..., None] * self.points(probs)
         if kind == "nearest":

@@ -109,8 +109,8 @@ class ModelConfig:
         return math.ceil(self.image_height / halvings) * math.ceil(self.image_width / halvings)
 
 
-# A size is a row: overrides of ModelConfig. The paper's five are configuration R of SPEC A.2; the three below them
-# keep its shape, with narrow tokens, a thin ResNet and a small vocabulary, for CPUs, tests and scaling studies.
+# A size is a row: overrides of ModelConfig. The paper's five are exact to its counts (docs/paper.md); the three below
+# them keep its shape, with narrow tokens, a thin ResNet and a small vocabulary, for CPUs, tests and scaling studies.
 _small: dict[str, Any] = {"vocabulary_size": 512, "image_blocks": 1}
 SIZES: dict[str, dict[str, Any]] = {
     "nano": _small

@@ -7,8 +7,8 @@ The real model and objectives learn from that log, and every policy is tried fro
 
 import argparse
 import copy
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from pac.config import ModelConfig, ObjectiveConfig, model_config
+from pac.intervals import wilson
 from pac.model import PAC
 from pac.objectives import loss, sample_actions
 from pac.types import Batch, Observation
@@ -132,15 +133,7 @@ def evaluate(model: PAC, trials: int) -> Bool[Tensor, " trial"]:
     return done
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95% Wilson interval of a success rate (SPEC F)."""
-    z = 1.959964
-    rate, spread = successes / trials, z * z / trials
-    centre, half = rate + spread / 2, z * math.sqrt(rate * (1 - rate) / trials + spread / (4 * trials))
-    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("demo", help="watch offline RL beat cloning on poor data, on any CPU")
     parser.add_argument("--seeds", type=int, default=3, help="training seeds, each with its own data (default: 3)")
     parser.add_argument("--steps", type=int, default=1500, help="updates a run (default: 1500)")

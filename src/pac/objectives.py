@@ -2,8 +2,8 @@
 
 The functions in the first half take tensors and return one value per example. `loss` wires them to a model: filtered
 BC and BC are the imitation term alone, BC+Q adds a critic, PAC adds the improvement term, alpha-PAC gives each dataset
-its own alpha and beta, PAC+V weighs logged actions by their advantage. Symbols and errata: SPEC E; the paper's
-appendix "Method Details - Algorithm".
+its own alpha and beta, PAC+V weighs logged actions by their advantage. The paper's
+appendix "Method Details - Algorithm" has the symbols, docs/paper.md what we decided where it is silent.
 """
 
 import math
@@ -76,7 +76,7 @@ def imitation_loss(
 def improvement_weights(
     values: Float[Tensor, "batch sample"], temperature: Float[Tensor, ""]
 ) -> Float[Tensor, "batch sample"]:
-    """w_j = softmax_j(Q_j / eta): uniform as eta grows, all on the best sample as it vanishes (SPEC E.6.1, E.6.2)."""
+    """w_j = softmax_j(Q_j / eta): uniform as eta grows, all on the best sample as it vanishes."""
     return (values / temperature).softmax(-1)
 
 
@@ -127,7 +127,7 @@ def critic_loss(logits: Float[Tensor, "batch bins"], target: Float[Tensor, "batc
 def advantage_weights(
     advantage: Float[Tensor, " batch"], temperature: Float[Tensor, ""], largest: float
 ) -> Float[Tensor, " batch"]:
-    """PAC+V's exp(A / eta), bounded; 1 everywhere, that is cloning, as eta grows (SPEC E.2)."""
+    """PAC+V's exp(A / eta), bounded; 1 everywhere, that is cloning, as eta grows."""
     return (advantage / temperature).clamp(max=math.log(largest)).exp()
 
 
@@ -190,7 +190,7 @@ def _q_terms(
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
 ) -> Terms:
-    """PAC (+Q), SPEC E.1. The target network looks at every observation of the window once: its samples serve as
+    """PAC (+Q). The target network looks at every observation of the window once: its samples serve as
     a' of the step before and as u of the step itself.
     """
     value_bins, action_bins = model.config.value_bins, model.config.action_bins
@@ -240,7 +240,7 @@ def _v_terms(
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
 ) -> Terms:
-    """PAC+V, SPEC E.2. No target network: next values come from the model itself, without gradient."""
+    """PAC+V. No target network: next values come from the model itself, without gradient."""
     bins, time = model.config.value_bins, batch.mask.shape[1]
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
     reward, discount = _returns(batch, config)

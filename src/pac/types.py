@@ -151,7 +151,7 @@ class Observation(TensorStruct):
         keep_text: Float[Tensor, " batch"],
         generator: torch.Generator | None = None,
     ) -> "Observation":
-        """Hide goal images and text, each with its own coin per row of the first axis (SPEC E.4: p is P(present)).
+        """Hide goal images and text, each with its own coin per row of the first axis; `keep` is the chance to stay.
 
         Every step of a window shares its row's coins: a task is given for an episode, not for an instant.
         """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pac.data.episodes import STATE, DatasetSpec
-from pac.data.inspect import add_parser, describe, wilson
+from pac.data.inspect import add_parser, describe
 from pac.data.inspect_page import png
 from pac.data.writer import DatasetWriter
 
@@ -44,13 +44,6 @@ def test_the_report_counts_what_is_there(make_episode: Any, make_dataset: Any, c
     assert (report["state"][1]["min"], report["state"][1]["max"]) == (0, 8)
     assert report["ends"]["time limit"] == 6
     assert report["verified"] is True
-
-
-def test_wilson_matches_the_paper() -> None:
-    # SPEC F: successes, trials -> percent.
-    for k, n, low, high in ((427, 700, 57.3, 64.5), (17, 100, 10.9, 25.5), (1864, 2000, 92.0, 94.2)):
-        assert [round(100 * end, 1) for end in wilson(k, n)] == [low, high]
-    assert wilson(0, 0) == (0, 1)
 
 
 def test_a_sound_dataset_has_no_warnings(make_episode: Any, make_dataset: Any) -> None:

@@ -90,7 +90,7 @@ PRETRAINING = {
     "sim.insert_small_gear": (12_260_934, 4.74e10, "1/42"),
 }
 
-# Printed tokens that the paper's own counts contradict (SPEC C.1). The other 66 rows are within 0.4%.
+# Printed tokens that the paper's own counts contradict. The other 66 rows are within 0.4%.
 MISPRINTS = {
     "cheetah.run": 0.9045,  # 6,942,800 trajectories would give the printed tokens
     "dog.run": 0.9776,  # 4.43e10 for 4.53e10
@@ -171,7 +171,7 @@ def test_control_and_chef_are_the_same_in_both_mixtures(scaling: Plan, pretraini
 
 
 def test_epochs_match_the_paper(scaling: Plan, pretraining: Plan) -> None:
-    # lr_decay_steps "amounts to approximately one epoch": 2.7e6 and 4.7e6, each rounded up by up to 2.1% (SPEC C.4).
+    # lr_decay_steps "amounts to approximately one epoch": 2.7e6 and 4.7e6, each rounded up by up to 2.1%.
     assert scaling.epoch_steps == 2_646_002
     assert 1 <= 2.7e6 / scaling.epoch_steps < 1.021
     assert 1 <= 4.7e6 / pretraining.epoch_steps < 1.021

@@ -64,7 +64,7 @@ def test_parameter_counts_round_to_the_papers(size: str) -> None:
     assert round(count / 1e6) == paper.PARAMETERS[size] / 1e6
     assert abs(count / paper.PARAMETERS[size] - 1) < 0.01
     exact = {"XXS": 31_984_970, "XS": 73_389_386, "S": 163_954_762, "M": 391_401_290, "L": 988_413_258}
-    assert count == exact[size]  # SPEC A.2 with the 304 x 768 action-token embedding
+    assert count == exact[size]  # with the 304 x 768 action-token embedding
 
 
 @pytest.mark.parametrize(("size", "about"), [("nano", 0.3e6), ("micro", 2e6), ("tiny", 8e6)])

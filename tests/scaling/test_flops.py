@@ -1,4 +1,4 @@
-"""FLOPs counted by hand against PyTorch's counter on the real model, and against SPEC's figures."""
+"""FLOPs counted by hand against PyTorch's counter on the real model, and the published table."""
 
 import pytest
 import torch
@@ -37,17 +37,17 @@ def test_batches_and_samples_are_counted_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "spec"), [("XXS", 7.423e9), ("XS", 1.0825e10), ("S", 1.7364e10), ("M", 3.2659e10), ("L", 7.2352e10)]
+    ("size", "chinchilla"), [("XXS", 7.423e9), ("XS", 1.0825e10), ("S", 1.7364e10), ("M", 3.2659e10), ("L", 7.2352e10)]
 )
-def test_with_the_text_table_as_a_product_it_is_specs_count(size: str, spec: float) -> None:
+def test_with_the_text_table_as_a_product_it_is_chinchillas_count(size: str, chinchilla: float) -> None:
     config = model_config(size)
     one_hot = 2 * config.num_text_tokens * config.vocabulary_size * config.token_width
-    assert sum(forward_flops(config, Load.full(config)).values()) + one_hot == pytest.approx(spec, rel=0.001)
+    assert sum(forward_flops(config, Load.full(config)).values()) + one_hot == pytest.approx(chinchilla, rel=0.001)
 
 
 @pytest.mark.parametrize("size", paper.FLOPS)
 def test_the_published_table_follows_its_own_rule(size: str) -> None:
-    """SPEC B.1: backward = 2.01 forward and update = 512 (forward + backward), to the printed digits."""
+    """Backward = 2.01 forward and update = 512 (forward + backward), to the printed digits."""
     row = paper.FLOPS[size]
     assert row["backward"] == pytest.approx(2.01 * row["forward"], rel=1e-3)
     assert row["update"] == pytest.approx(512 * 3.01 * row["forward"], rel=1e-3)

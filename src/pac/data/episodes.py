@@ -56,7 +56,7 @@ INDEX = np.dtype(
 NO_SEED = np.iinfo(np.int64).min
 
 # Standardising divides by at least this, absolute and relative to the mean: a joint that never moved in the data must
-# not turn a millimetre of movement into thousands (FORMATS, complaint 5).
+# not turn a millimetre of movement into thousands.
 SCALE_FLOOR = 1e-3
 
 

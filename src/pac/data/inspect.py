@@ -20,18 +20,9 @@ from rich.table import Table
 from pac.data.episodes import ACTION, REWARD, SCALE_FLOOR, STATE, Dataset, verify
 from pac.data.inspect_page import Sample, draw_sample, html_page
 from pac.data.text import Tokenizer
+from pac.intervals import wilson
 
 ROWS = 40  # of a printed table
-
-
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a share, 95% unless told otherwise (SPEC F)."""
-    if trials == 0:
-        return 0.0, 1.0
-    p, spread = successes / trials, z**2 / trials
-    centre = (p + spread / 2) / (1 + spread)
-    half = z * math.sqrt(p * (1 - p) / trials + spread / (4 * trials)) / (1 + spread)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def describe(path: str | Path, *, check_files: bool = False) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from pac.config import check_types, suggest
 from pac.data.episodes import Dataset
 from pac.data.relabel import select_episodes
 
-# The paper's token count of one step (SPEC C.1): numbers as 8 tokens each, 100 tokens an image, language always as 50.
+# The paper's token count of one step: numbers as 8 tokens each, 100 tokens an image, language always as 50.
 TOKENS_PER_NUMBER = 8
 TOKENS_PER_IMAGE = 100
 TOKENS_OF_TEXT = 50
@@ -169,7 +169,7 @@ class Plan:
 
     @property
     def epoch_steps(self) -> int:
-        """Updates until the slowest dataset has been seen once; the others loop (SPEC C.4)."""
+        """Updates until the slowest dataset has been seen once; the others loop (docs/paper.md)."""
         return math.ceil(max(row.epoch_steps for row in self.datasets if row.p_eff))
 
     def as_json(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Decoders: queries -> cross-attention into the latents -> bin logits (paper, Policy and Value Decoding).
 
-A decoder has no residual and no MLP (SPEC A.2): its queries see the latents and nothing else, so that one queried
+A decoder has no residual and no MLP (docs/paper.md): its queries see the latents and nothing else, so that one queried
 action cannot affect another's value.
 """
 
@@ -47,7 +47,7 @@ class LearnedQueries(nn.Module):
 class ActionEncoder(nn.Module):
     """phi^A: an action -> one query vector.
 
-    The paper's two linear maps with a pooling between them (SPEC A.2 and E.6.12). A sum over tokens forgets which
+    The paper's two linear maps with a pooling between them (docs/paper.md). A sum over tokens forgets which
     dimension a number came from, and *adding* a token embedding before the sum does not help: it moves the result by
     a constant. So each token's embedding multiplies its content: as many parameters, and a linear map of all tokens.
     """

@@ -1,7 +1,7 @@
 """The Perceiver: attention, the cross-attention that reads the input, and the blocks on the latents.
 
-Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and value width equal to the latents' (SPEC
-A.2). Queries that are the same for every row come with a batch axis of 1 and are projected once.
+Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and value width equal to the latents'
+(docs/paper.md). Queries that are the same for every row come with a batch axis of 1 and are projected once.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """FLOPs of a model, counted by hand: every product and convolution that really runs, at two a multiply-add.
 
-Beside the published table ours differs for known reasons (SPEC B): a table look-up costs nothing (the paper counts the
+Beside the published table ours differs for known reasons: a table look-up costs nothing (the paper counts the
 text embedding as a product with a one-hot vector, 0.82 GFLOP); attention projections are counted once (the paper's
 table implies about 11 products of width D_Z a block where there are 4); and an update counts what an update does: five
 observations a window, the target network, and the sampled actions.

@@ -13,7 +13,7 @@ from pac.model import PAC
 from pac.scaling import paper
 from pac.scaling.flops import Load, forward_flops, update_flops
 
-# Parameter names -> components, in the order of SPEC A.3; the first match counts.
+# Parameter names -> components, in the order of the data; the first match counts.
 COMPONENTS = {
     "language table": "inputs.text.",
     "position embedding": "inputs.positions",
@@ -135,7 +135,7 @@ def _table(title: str, sizes: dict[str, Any], rows: Rows) -> Table:
     return table
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("info", help="parameters, tokens, FLOPs and memory of each model size")
     parser.add_argument("sizes", nargs="*", metavar="SIZE", help=f"any of {', '.join(SIZES)} (default: all)")
     parser.add_argument(

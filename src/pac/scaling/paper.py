@@ -1,9 +1,9 @@
-"""Numbers the paper prints about its models; inputs for comparison, not formulas of ours (SPEC A, B)."""
+"""Numbers the paper prints about its models: for comparison, not formulas of ours."""
 
 PARAMETERS = {"XXS": 32e6, "XS": 73e6, "S": 164e6, "M": 391e6, "L": 988e6}
 
-# Table "FLOPs costs": forward of one time step, backward, and one update at B = 512. The right-hand sides of the
-# paper's formulas are misprinted (SPEC B.1); the table follows backward = 2.01 forward, update = 512 * 3.01 forward.
+# Table "FLOPs costs": forward of one time step, backward, and one update at B = 512. The formulas beside it are
+# misprinted (docs/paper.md); the table follows backward = 2.01 forward and update = 512 * 3.01 forward.
 FLOPS = {
     "XXS": {"forward": 7.826e9, "backward": 1.573e10, "update": 1.206e13},
     "XS": {"forward": 1.360e10, "backward": 2.733e10, "update": 2.096e13},
