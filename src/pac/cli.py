@@ -1,6 +1,7 @@
 """The `pac` command: one verb a subcommand. A mistake of the user's is one line on stderr and exit code 2."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,3 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

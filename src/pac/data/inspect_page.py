@@ -112,7 +112,11 @@ def _histograms(values: np.ndarray, names: list[str]) -> str:
 def _task_row(row: dict[str, Any]) -> dict[str, Any]:
     spread, success = row["return"] or {}, row["success"] or {}
     shown = {"task": row["instruction"] or "(no instruction)", "episodes": row["episodes"]}
-    return shown | {"mean return": spread.get("mean"), "success": success.get("rate")}
+
+    def interval(table: dict[str, Any], middle: str) -> str | None:
+        return f"{table[middle]:.3g} [{table['low']:.3g}, {table['high']:.3g}]" if table else None
+
+    return shown | {"mean return [95%]": interval(spread, "mean"), "success [95%]": interval(success, "rate")}
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
