@@ -6,7 +6,7 @@ from pathlib import Path
 import pac
 
 LAYERS = [
-    {"bins", "config", "intervals", "types"},
+    {"bins", "config", "intervals", "resources", "types"},
     {"model"},
     {"objectives", "data"},
     {"scaling", "demo"},

@@ -27,6 +27,7 @@ from rich.table import Table
 from pac.config import check_types, suggest
 from pac.data.episodes import Dataset
 from pac.data.relabel import select_episodes
+from pac.resources import find_recipe
 
 # The paper's token count of one step: numbers as 8 tokens each, 100 tokens an image, language always as 50.
 TOKENS_PER_NUMBER = 8
@@ -314,13 +315,13 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "mixture", help="what a mixture will draw: trajectories, tokens, P_eff, epoch", description=__doc__
     )
-    parser.add_argument("file", type=Path, help="mixture in TOML")
+    parser.add_argument("file", help="mixture in TOML, or one that ships with PAC: paper/scaling, paper/pretraining")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=main)
 
 
 def main(args: argparse.Namespace) -> None:
-    planned = plan(load_mixture(args.file))
+    planned = plan(load_mixture(find_recipe(args.file)))
     if args.json:
         print(json.dumps(planned.as_json(), indent=2))
     else:

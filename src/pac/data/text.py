@@ -12,10 +12,10 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Bool, Int64
 
-import pac
+from pac.resources import ASSETS
 
 NUM_TOKENS = 50  # N^L: the paper's longest instruction
-SHIPPED = Path(pac.__file__).parent / "assets" / "tokenizer.model"
+SHIPPED = ASSETS / "tokenizer.model"
 VOCABULARY_SIZE = 512  # of the shipped model; what the smallest model sizes can embed
 
 

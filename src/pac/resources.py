@@ -1,0 +1,19 @@
+"""What ships with the package: the tokenizer and the recipes."""
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+ASSETS = PACKAGE / "assets"
+# In a wheel the recipes lie inside the package; in a clone, beside `src`.
+RECIPES = next((path for path in (PACKAGE / "recipes", PACKAGE.parents[1] / "recipes") if path.is_dir()), PACKAGE)
+
+
+def find_recipe(name: str | Path) -> Path:
+    """A file of the user's, or a recipe that ships with PAC: "paper/scaling" or "recipes/paper/scaling.toml"."""
+    if Path(name).exists():
+        return Path(name)
+    short = str(name).removeprefix("recipes/").removesuffix(".toml")
+    if (RECIPES / f"{short}.toml").is_file():
+        return RECIPES / f"{short}.toml"
+    known = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
+    raise ValueError(f"Expected a file, or a recipe that ships with PAC ({', '.join(known)}), found neither at {name}.")
