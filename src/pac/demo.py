@@ -1,7 +1,8 @@
 """`pac demo`: from poor data to a better policy in a world small enough for any CPU.
 
-A point must reach a goal within 30 steps. Whoever logged the data changed its mind every four steps: towards the goal,
-towards a decoy opposite the goal, or nowhere; so even its successes wander, and no episode is worth cloning whole.
+A point must reach a goal within 30 steps. Whoever logged the data changed its mind every other step: a quarter of the
+time towards the goal, else towards a decoy opposite the goal, or nowhere. One episode in six succeeds, wandering, and
+no episode is worth cloning whole.
 The real model and objectives learn from that log, and every policy is tried from the same starts.
 """
 
@@ -60,10 +61,10 @@ def collect(episodes: int, generator: torch.Generator) -> Log:
     """Log the fickle behaviour."""
     state, alive, rows = starts(episodes, generator), torch.ones(episodes, dtype=torch.bool), []
     for t in range(HORIZON):
-        if t % 4 == 0:
+        if t % 2 == 0:
             mood = torch.rand(episodes, 1, generator=generator)
-        towards = torch.where(mood < 0.35, state[:, 2:], -state[:, 2:]) - state[:, :2]
-        wanted = torch.where(mood < 0.75, towards / towards.norm(dim=1, keepdim=True).clamp(min=1e-6), 0.0)
+        towards = torch.where(mood < 0.25, state[:, 2:], -state[:, 2:]) - state[:, :2]
+        wanted = torch.where(mood < 0.65, towards / towards.norm(dim=1, keepdim=True).clamp(min=1e-6), 0.0)
         action = (wanted + 0.2 * torch.randn(episodes, 2, generator=generator)).clamp(-1, 1)
         next_state, reached = step(state, action)
         rows.append((state, action, next_state, reached, alive))

@@ -118,12 +118,17 @@ class PAC(nn.Module):
             )
 
 
-def initialise(model: PAC) -> None:
-    """Random weights that let the input through.
+INPUT_QUERY_GAIN = 3.0  # scores of a latent for the input tokens start with about this standard deviation
+EMBEDDING_STD = 0.02
 
-    A number's token is t * w + c: the layer norm after it keeps t only if w and the position c are of one size, so
-    all embeddings start at unit scale. Latents read a few tokens each rather than the average of all: their queries
-    are scaled up. Heads start almost flat, the value heads around `initial_value`.
+
+def initialise(model: PAC) -> None:
+    """Random weights from which the model fits soon (docs/log.md has what each choice is worth).
+
+    A number's token is t * w + c, and the layer norm after it keeps t only if w and the position c are of one size:
+    both start at EMBEDDING_STD, like all embeddings that a norm follows. The norm hides their scale, but a small one
+    lets Adam's steps of fixed size turn them faster. Latents begin by reading a few tokens each rather than the average
+    of all: their queries are scaled up. Heads start almost flat, the value heads around `initial_value`.
     """
     config = model.config
     for module in model.modules():
@@ -135,30 +140,30 @@ def initialise(model: PAC) -> None:
             assert module.bias is not None
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight)
-        elif isinstance(module, MultiScaleEncoder):
-            nn.init.normal_(module.linear.bias)
+            nn.init.normal_(module.weight, std=EMBEDDING_STD)
     for name, parameter in model.named_parameters():
-        if name.rpartition(".")[2] in ("positions", "identity", "queries", "latents"):
+        last = name.rpartition(".")[2]
+        if last in ("positions", "queries", "latents"):
+            nn.init.normal_(parameter, std=EMBEDDING_STD)
+        elif last == "identity":  # multiplies content: see ActionEncoder
             nn.init.normal_(parameter)
-    depth_scale = (2 * max(1, config.num_blocks)) ** -0.5
+    for name, module in model.named_modules():
+        if isinstance(module, MultiScaleEncoder):
+            scale = 1.0 if name == "q.action.numbers" else EMBEDDING_STD
+            nn.init.normal_(module.linear.weight, std=scale)
+            nn.init.normal_(module.linear.bias, std=scale)
+    depth_scale = (2 * config.num_blocks) ** -0.5
     with torch.no_grad():
         model.read.attention.query.weight.mul_(INPUT_QUERY_GAIN)
-        for block in model.blocks:
-            assert isinstance(block, Block)
-            block.attention.out.weight.mul_(depth_scale)
-            last = block.mlp[2]
-            assert isinstance(last, nn.Linear)
-            last.weight.mul_(depth_scale)
         for name, module in model.named_modules():
-            if name.endswith("decoder.head") and isinstance(module, nn.Linear):
+            if not isinstance(module, nn.Linear):
+                continue
+            if name.startswith("blocks.") and name.endswith(("attention.out", "mlp.2")):
+                module.weight.mul_(depth_scale)
+            elif name.endswith("decoder.head"):
                 module.weight.mul_(0.01)
-                is_value = name.startswith(("q.", "v."))
-                if is_value and config.initial_value is not None:
+                if name.startswith(("q.", "v.")) and config.initial_value is not None:
                     module.bias.copy_(config.value_bins.logits_with_mean(config.initial_value))
-
-
-INPUT_QUERY_GAIN = 3.0  # scores of a latent for the input tokens start with about this standard deviation
 
 
 def count_parameters(model: nn.Module) -> int:
