@@ -7,7 +7,13 @@ The real model and objectives learn from that log, and every policy is tried fro
 """
 
 import argparse
+import contextlib
 import copy
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +101,7 @@ def demo_model(objective: ObjectiveConfig) -> ModelConfig:
     return model_config("nano", num_latents=8, initial_value=0.0, **small, **heads)
 
 
-def train(log: Log, method: str, seed: int, steps: int, progress: Progress | None = None) -> PAC:
+def train(log: Log, method: str, seed: int, steps: int, report: Callable[[int], None] = lambda updates: None) -> PAC:
     """A short run with AdamW and a target network that is copied every 20 updates."""
     imitation_weight, objective = METHODS[method]
     torch.manual_seed(seed)
@@ -105,7 +111,6 @@ def train(log: Log, method: str, seed: int, steps: int, progress: Progress | Non
     target = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
-    bar = progress.add_task(f"{method}, seed {seed}", total=steps) if progress else None
     for update in range(steps):
         rows = usable[torch.randint(len(usable), (128,), generator=generator)]
         per_example, _ = loss(model, target, make_batch(log, rows, imitation_weight), objective, generator)
@@ -116,8 +121,7 @@ def train(log: Log, method: str, seed: int, steps: int, progress: Progress | Non
         schedule.step()
         if update % 20 == 19:
             target.load_state_dict(model.state_dict())
-        if progress and bar is not None:
-            progress.advance(bar)
+            report(20)
     return model
 
 
@@ -136,8 +140,8 @@ def evaluate(model: PAC, trials: int) -> Bool[Tensor, " trial"]:
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("demo", help="watch offline RL beat cloning on poor data, on any CPU")
-    parser.add_argument("--seeds", type=int, default=3, help="training seeds, each with its own data (default: 3)")
-    parser.add_argument("--steps", type=int, default=1500, help="updates a run (default: 1500)")
+    parser.add_argument("--seeds", type=int, default=2, help="each with its own data (default: 2)")
+    parser.add_argument("--steps", type=int, default=2000, help="updates a run (default: 2000)")
     parser.add_argument("--trials", type=int, default=400, help="evaluation episodes a run (default: 400)")
     parser.set_defaults(run=run)
 
@@ -148,23 +152,57 @@ def run(args: argparse.Namespace) -> None:
             f"expected positive --seeds, --steps and --trials, found {args.seeds}, {args.steps}, {args.trials}."
         )
     console = Console()
-    logs = [collect(600, torch.Generator().manual_seed(seed)) for seed in range(args.seeds)]
-    results: dict[str, list[int]] = {method: [] for method in METHODS}
-    with Progress(console=console) as progress:
-        for seed, log in enumerate(logs):
-            for method in METHODS:
-                model = train(log, method, seed, args.steps, progress)
-                results[method].append(int(evaluate(model, args.trials).sum()))
-    console.print(summary_table(results, args.trials))
+    console.print(" ".join((__doc__ or "").split()))
+    jobs = [(method, seed, args.steps, args.trials) for seed in range(args.seeds) for method in METHODS]
+    results = run_jobs(jobs, console)
+    logged = [int(make_log(seed).reached.sum()) for seed in range(args.seeds)]
+    console.print(summary_table(results, logged, args.trials))
 
 
-def summary_table(results: dict[str, list[int]], trials: int) -> Table:
-    table = Table(title="Reaching the goal, % of trials (sampled actions, same starts; Wilson 95%, pooled over seeds)")
-    for column in ("method", "success", "95% interval", "each seed"):
-        table.add_column(column, justify="left" if column == "method" else "right")
-    for method, successes in results.items():
-        count = trials * len(successes)
+Job = tuple[str, int, int, int]  # method, seed, updates, trials
+
+
+def run_jobs(jobs: list[Job], console: Console) -> dict[str, list[int]]:
+    """Train and try every job, a core each, with a bar for each; successes by method, in the order of the seeds."""
+    context = multiprocessing.get_context("spawn")
+    workers = min(len(jobs), os.cpu_count() or 1)
+    with context.Manager() as manager, Progress(console=console) as progress:
+        updates = manager.Queue()
+        bars = {job[:2]: progress.add_task(f"{job[0]}, seed {job[1]}", total=job[2]) for job in jobs}
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            running = [pool.submit(run_job, job, updates) for job in jobs]
+            while not all(future.done() for future in running):
+                with contextlib.suppress(queue.Empty):
+                    done, count = updates.get(timeout=0.2)
+                    progress.advance(bars[done], count)
+            finished = [future.result() for future in running]
+        for job in jobs:
+            progress.update(bars[job[:2]], completed=job[2])
+    return {method: [n for job, n in zip(jobs, finished, strict=True) if job[0] == method] for method in METHODS}
+
+
+def run_job(job: Job, updates: "queue.Queue[Any]") -> int:
+    method, seed, steps, trials = job
+    torch.set_num_threads(1)
+    model = train(make_log(seed), method, seed, steps, lambda count: updates.put(((method, seed), count)))
+    return int(evaluate(model, trials).sum())
+
+
+EPISODES = 600
+
+
+def make_log(seed: int) -> Log:
+    return collect(EPISODES, torch.Generator().manual_seed(seed))
+
+
+def summary_table(results: dict[str, list[int]], logged: list[int], trials: int) -> Table:
+    table = Table(title="Goal reached, % (sampled actions, same starts; Wilson 95%, pooled over seeds)")
+    for column in ("", "success", "95% interval", "each seed"):
+        table.add_column(column, justify="right" if column else "left")
+    rows = {"the logged data": (logged, EPISODES)} | {method: (wins, trials) for method, wins in results.items()}
+    for name, (successes, each) in rows.items():
+        count = each * len(successes)
         low, high = wilson(sum(successes), count)
-        seeds = " / ".join(f"{100 * k / trials:.0f}" for k in successes)
-        table.add_row(method, f"{100 * sum(successes) / count:.1f}", f"[{100 * low:.1f}, {100 * high:.1f}]", seeds)
+        seeds = " / ".join(f"{100 * k / each:.0f}" for k in successes)
+        table.add_row(name, f"{100 * sum(successes) / count:.1f}", f"[{100 * low:.1f}, {100 * high:.1f}]", seeds)
     return table
