@@ -26,9 +26,9 @@ def test_every_policy_is_tried_from_the_same_starts() -> None:
 
 
 def test_from_data_to_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--seeds", "1", "--steps", "20", "--trials", "10"]) == 0
+    assert main(["demo", "--seeds", "1", "--steps", "40", "--trials", "10"]) == 0
     shown = capsys.readouterr().out
     for method in ("the logged data", *demo.METHODS):
         assert method in shown
     assert main(["demo", "--seeds", "0"]) == 2
-    assert "expected positive --seeds" in capsys.readouterr().err
+    assert "expected at least 1 seed" in capsys.readouterr().err

@@ -147,9 +147,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if min(args.seeds, args.steps, args.trials) < 1:
+    if min(args.seeds, args.trials) < 1 or args.steps < 40:
         raise ValueError(
-            f"expected positive --seeds, --steps and --trials, found {args.seeds}, {args.steps}, {args.trials}."
+            f"expected at least 1 seed, 1 trial and 40 steps, found {args.seeds}, {args.trials} and {args.steps}."
         )
     console = Console()
     console.print(" ".join((__doc__ or "").split()))
