@@ -1,4 +1,4 @@
-"""Observations and batches: trimming, indexing, task dropout, alignment."""
+"""Observations and batches: trimming, indexing, alignment."""
 
 import dataclasses
 
@@ -50,29 +50,6 @@ def test_trim_of_nothing() -> None:
     observation = random_observation(small_config(), 2)
     nothing = {name: torch.zeros_like(getattr(observation, name)) for name in ("proprio_mask", "text_mask")}
     assert dataclasses.replace(observation, **nothing).trim().proprio.shape == (2, 0)
-
-
-def test_task_dropout_keeps_with_the_given_probability() -> None:
-    """The paper's p is the probability that a modality is present; steps of a window share their coin."""
-    count = 4000
-    observation = Observation.of(
-        torch.zeros(count, 2, 1),
-        goal_images=torch.zeros(count, 2, 1, 8, 8, 3, dtype=torch.uint8),
-        text=torch.zeros(count, 2, 3, dtype=torch.int64),
-    )
-    keep = torch.full((count,), 0.9), torch.full((count,), 0.25)
-    dropped = observation.drop_task(*keep, torch.Generator().manual_seed(0))
-    goal, text = dropped.goal_mask.float().mean((1, 2)), dropped.text_mask.float().mean((1, 2))
-    assert set(goal.tolist()) | set(text.tolist()) == {0.0, 1.0}
-    assert goal.mean().item() == pytest.approx(0.9, abs=0.02)
-    assert text.mean().item() == pytest.approx(0.25, abs=0.025)
-    assert (goal * text).mean().item() == pytest.approx(0.225, abs=0.025)  # independent coins
-    always = observation.drop_task(torch.ones(count), torch.ones(count))
-    never = observation.drop_task(torch.zeros(count), torch.zeros(count))
-    assert always.goal_mask.all()
-    assert always.text_mask.all()
-    assert not never.goal_mask.any()
-    assert not never.text_mask.any()
 
 
 def test_a_batch_has_one_observation_more_than_actions() -> None:

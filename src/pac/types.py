@@ -145,25 +145,6 @@ class Observation(TensorStruct):
             text_mask=self.text_mask[..., :length],
         )
 
-    def drop_task(
-        self,
-        keep_goal: Float[Tensor, " batch"],
-        keep_text: Float[Tensor, " batch"],
-        generator: torch.Generator | None = None,
-    ) -> "Observation":
-        """Hide goal images and text, each with its own coin per row of the first axis; `keep` is the chance to stay.
-
-        Every step of a window shares its row's coins: a task is given for an episode, not for an instant.
-        """
-        draws = torch.rand(2, *keep_goal.shape, generator=generator, device=keep_goal.device)
-        goal, text = draws < torch.stack([keep_goal, keep_text])
-        axes = (1,) * len(self.batch_shape)
-        return dataclasses.replace(
-            self,
-            goal_mask=self.goal_mask & goal.view(-1, *axes),
-            text_mask=self.text_mask & text.view(-1, *axes),
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch(TensorStruct):
