@@ -440,3 +440,25 @@ def test_an_objective_without_its_head_is_refused(head: str, config: ObjectiveCo
     model, _, batch = pair(**{head: False})
     with pytest.raises(ValueError, match=f"expected a model with {head}=true, found {head}=false"):
         run(model, model, batch, config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "action",
+            1.5,
+            r"Batch.action: expected finite values from -1 to 1, found 1.5 at index \(1, 0, 0\). Normalise",
+        ),
+        ("reward", math.nan, "Batch.reward: expected finite values .*, found nan at index"),
+        ("discount", 0.0 - 1, "Batch.discount: expected finite values from 0 to 1, found -1"),
+        ("imitation_weight", 2.0, "Batch.imitation_weight: expected finite values from 0 to 1, found 2"),
+        ("critic_weight", -3.0, "Batch.critic_weight: expected finite values from 0 to inf, found -3"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(name: str, value: float, message: str) -> None:
+    model, target, batch = pair()
+    values = getattr(batch, name).clone()
+    values[1, ...] = value
+    with pytest.raises(ValueError, match=message):
+        run(model, target, dataclasses.replace(batch, **{name: values}), Q)

@@ -1,6 +1,8 @@
 """Observations and batches: trimming, indexing, alignment."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from pac.types import Batch, Observation
+from pac.types import Batch, Observation, expect_shape
 
 
 def test_absent_modalities_have_length_zero() -> None:
@@ -59,3 +61,15 @@ def test_a_batch_has_one_observation_more_than_actions() -> None:
         ValueError, match=r"Expected observations with leading axes \(batch, time\) = \(2, 4\), found \(2, 3\)"
     ):
         Batch(**(fields | {"observation": batch.observation[:, :-1]}))
+
+
+# Shapes are checked without beartype too: `expect_shape` speaks to users, who do not run our import hook.
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"Batch.reward: expected shape \(2, 3\), found \(2, 4\)"):
+        expect_shape("Batch.reward", torch.zeros(2, 4), (2, 3))
+    script = (
+        "import torch; from pac.types import Observation\n"
+        "Observation.of(torch.zeros(2, 3), text=torch.zeros(2, 4).long(), text_mask=torch.ones(2, 5).bool())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "Observation.text_mask: expected shape (2, 4), found (2, 5)." in done.stderr

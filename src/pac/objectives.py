@@ -153,6 +153,7 @@ def loss(
     `target` is the target network of PAC and BC+Q; cloning and PAC+V do not look at it (pass the model itself).
     """
     check_objective(model, config)
+    check_batch(batch)
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
     action = model.config.action_bins.encode(batch.action.flatten(0, 1).masked_fill(~action_mask, 0))
     alpha, beta = (x.repeat_interleave(batch.mask.shape[1]) for x in (batch.imitation_weight, batch.critic_weight))
@@ -292,6 +293,29 @@ def check_objective(model: PAC, config: ObjectiveConfig) -> None:
             raise ValueError(
                 f"Objective with critic={config.critic!r} and behaviour={config.behaviour!r}: expected a model with "
                 f"{head}=true, found {head}=false. Set it in the model's configuration."
+            )
+
+
+def check_batch(batch: Batch) -> None:
+    """Raise on numbers that would be clipped or spread in silence; on the CPU only, since it looks at values."""
+    if batch.action.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    every = torch.ones_like(batch.imitation_weight, dtype=torch.bool)
+    limits = {
+        "action": (batch.action_mask, -1.0 - 1e-4, 1.0 + 1e-4, "Normalise actions by their bounds."),
+        "reward": (batch.mask, -math.inf, math.inf, "Remove or repair the episode."),
+        "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere; gamma is in ObjectiveConfig."),
+        "imitation_weight": (every, 0.0, 1.0, "It is alpha: 1 for cloning, 0 for RL."),
+        "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
+    }
+    for name, (mask, low, high, fix) in limits.items():
+        values = getattr(batch, name)
+        wrong = mask & ~((values >= low) & (values <= high) & values.isfinite())
+        if wrong.any():
+            where = tuple(wrong.nonzero()[0].tolist())
+            raise ValueError(
+                f"Batch.{name}: expected finite values from {low:.4g} to {high:.4g}, found {values[where].item():.6g} "
+                f"at index {where}. {fix}"
             )
 
 

@@ -73,6 +73,18 @@ class Observation(TensorStruct):
     text: Int64[Tensor, "*batch text"]  # token ids of the instruction
     text_mask: Bool[Tensor, "*batch text"]
 
+    def __post_init__(self) -> None:
+        batch, pictures = tuple(self.batch_shape), {"images": "camera", "goal_images": "goal"}
+        for name in ("proprio_mask", "proprio_centre", "proprio_scale"):
+            expect_shape(f"Observation.{name}", getattr(self, name), tuple(self.proprio.shape))
+        for name, kind in pictures.items():
+            values = getattr(self, name)
+            expect_shape(f"Observation.{name}", values, (*batch, *values.shape[-4:-1], 3))
+            for field_name in (f"{kind}_slots", f"{kind}_mask"):
+                expect_shape(f"Observation.{field_name}", getattr(self, field_name), tuple(values.shape[:-3]))
+        expect_shape("Observation.text", self.text, (*batch, *self.text.shape[-1:]))
+        expect_shape("Observation.text_mask", self.text_mask, tuple(self.text.shape))
+
     @classmethod
     def of(
         cls,
@@ -162,12 +174,22 @@ class Batch(TensorStruct):
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
 
     def __post_init__(self) -> None:
-        expected = (self.action.shape[0], self.action.shape[1] + 1)
-        if self.observation.batch_shape != expected:
+        batch, time = self.action.shape[:2]
+        if tuple(self.observation.batch_shape) != (batch, time + 1):
             raise ValueError(
-                f"Batch: {self.action.shape[1]} actions need one observation more than that. Expected observations "
-                f"with leading axes (batch, time) = {expected}, found {tuple(self.observation.batch_shape)}."
+                f"Batch: {time} actions need one observation more than that. Expected observations with leading axes "
+                f"(batch, time) = {(batch, time + 1)}, found {tuple(self.observation.batch_shape)}."
             )
+        expect_shape("Batch.action_mask", self.action_mask, tuple(self.action.shape))
+        for name in ("reward", "discount", "mask"):
+            expect_shape(f"Batch.{name}", getattr(self, name), (batch, time))
+        for name in ("imitation_weight", "critic_weight"):
+            expect_shape(f"Batch.{name}", getattr(self, name), (batch,))
+
+
+def expect_shape(where: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{where}: expected shape {shape}, found {tuple(tensor.shape)}.")
 
 
 def _used(mask: Bool[Tensor, "*batch entry"]) -> int:

@@ -17,7 +17,7 @@ from pac.model.decoders import ActionQueries, LearnedQueries
 from pac.model.encoders import InputEncoder, MultiScaleEncoder, number_encoder, number_tokens
 from pac.model.perceiver import Block, InputAttention
 from pac.model.tokens import AnyTokens
-from pac.types import Observation
+from pac.types import Observation, expect_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +88,16 @@ class PAC(nn.Module):
         """Logits of the value of each action; an action's value does not depend on what else is asked."""
         self._check_head("q_head")
         self._check_num_actions(actions.shape[-1])
+        rows, num_actions = len(encoded.latents), actions.shape[-1]
+        expect_shape("PAC.q_logits, actions (batch, sample, action)", actions, (rows, actions.shape[1], num_actions))
+        expect_shape("PAC.q_logits, mask (batch, action)", mask, (rows, num_actions))
         if isinstance(self.q, ActionQueries):
             return self.q(encoded.latents, actions, mask)
-        batch, samples = actions.shape[:2]
-        rows = torch.arange(batch, device=actions.device).repeat_interleave(samples)
-        action_tokens = self.q.tokens(actions.flatten(0, 1), mask[rows])
-        latents = self._think((*encoded.rows(rows).tokens, action_tokens), batch * samples)
-        return self.q.value(latents).view(batch, samples, -1)
+        samples = actions.shape[1]
+        row = torch.arange(rows, device=actions.device).repeat_interleave(samples)
+        action_tokens = self.q.tokens(actions.flatten(0, 1), mask[row])
+        latents = self._think((*encoded.rows(row).tokens, action_tokens), rows * samples)
+        return self.q.value(latents).view(rows, samples, -1)
 
     def v_logits(self, encoded: Encoded) -> Float[Tensor, "batch bins"]:
         self._check_head("v_head")
