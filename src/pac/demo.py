@@ -33,9 +33,9 @@ from pac.types import Batch, Observation
 HORIZON, REACH, STRIDE = 30, 0.15, 0.15
 METHODS = {  # alpha, and how the loss is made
     "filtered BC": (1.0, ObjectiveConfig(critic="none", improve=False)),
-    "BC+Q": (1.0, ObjectiveConfig(improve=False, discount=0.9)),
-    "PAC": (0.3, ObjectiveConfig(discount=0.9, epsilon=0.2)),
-    "PAC+V": (0.0, ObjectiveConfig(critic="v", discount=0.9)),
+    "BC+Q": (1.0, ObjectiveConfig(improve=False, discount=0.95)),
+    "PAC": (0.5, ObjectiveConfig(discount=0.95, epsilon=0.3)),
+    "PAC+V": (0.0, ObjectiveConfig(critic="v", discount=0.95)),
 }
 
 
@@ -141,7 +141,7 @@ def evaluate(model: PAC, trials: int) -> Bool[Tensor, " trial"]:
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("demo", help="watch offline RL beat cloning on poor data, on any CPU")
     parser.add_argument("--seeds", type=int, default=2, help="each with its own data (default: 2)")
-    parser.add_argument("--steps", type=int, default=2500, help="updates a run (default: 2500)")
+    parser.add_argument("--steps", type=int, default=2000, help="updates a run (default: 2000)")
     parser.add_argument("--trials", type=int, default=400, help="evaluation episodes a run (default: 400)")
     parser.set_defaults(run=run)
 
