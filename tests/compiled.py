@@ -17,6 +17,8 @@ for critic in ("q", "v"):
         per_example, metrics = function(model, target, batch, objective)
         per_example.sum().backward()
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        results.append((per_example.detach(), metrics["loss/critic"], gradients))
-    torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-4)
-    print(f"{critic}: {len(results[0][2])} gradients agree")
+        results.append({"loss": per_example.detach(), "critic": metrics["loss/critic"], **gradients})
+    eager, compiled = results
+    for name, expected in eager.items():
+        assert (compiled[name] - expected).norm() <= 1e-4 * expected.norm() + 1e-6, (critic, name)
+    print(f"{critic}: {len(eager)} tensors agree")
