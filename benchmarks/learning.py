@@ -168,12 +168,11 @@ def train(name: str, setting: dict[str, Any], out: Path, device: str) -> dict[st
         model: Any = MLP(data["state"].shape[1] + len(TASKS), 4).to(device)
     else:
         pac_module.INPUT_QUERY_GAIN = setting.get("query_gain", pac_module.INPUT_QUERY_GAIN)
+        pac_module.EMBEDDING_STD = setting.get("embedding_std", pac_module.EMBEDDING_STD)
         heads = {"q_head": objective.critic == "q", "v_head": objective.critic == "v"}
         sizes = {"num_proprio": 39, "num_actions": 4, "num_cameras": 0, "num_goal_images": 0, "num_text_tokens": 1}
         options = {"initial_value": 0.0, "proprio_scaling": "standardise"} | sizes | heads | setting.get("model", {})
         model = PAC(model_config(setting.get("size", "micro"), **options)).to(device)
-        for parameter in (model.latents, model.inputs.positions, model.inputs.text.weight):
-            parameter.data.mul_(setting.get("embedding_std", 1.0))
     target = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=1e-3, fused=device == "cuda"
@@ -261,9 +260,8 @@ def fit_study() -> dict[str, dict[str, Any]]:
         "raw": clone | {"model": {"proprio_scaling": "raw"}},
         "centre": clone | {"model": {"proprio_scaling": "centre"}},
         "query gain 6": clone | {"query_gain": 6.0},
-        "Perceiver IO start": clone | {"query_gain": 1.0, "embedding_std": 0.02},
+        "unit embeddings": clone | {"embedding_std": 1.0},
         "query gain 1": clone | {"query_gain": 1.0},
-        "embeddings 0.02": clone | {"embedding_std": 0.02},
         "lr 1e-3": clone | {"lr": 1e-3},
         "fine gains": clone | {"model": {"gains": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)}},
         "linear": clone | {"model": {"number_encoder": "linear"}},

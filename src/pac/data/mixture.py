@@ -74,7 +74,7 @@ class DatasetConfig:
     reward_scale: float = 1.0
     instruction: str | None = None  # in place of the stored ones
     success_only: bool = False
-    return_quantile: float = 0.0  # keep episodes whose return reaches this quantile of the dataset
+    return_quantile: float = 0.0  # keep episodes whose return reaches this quantile of their task's
     goals: Literal["stored", "success", "hindsight", "none"] = (
         "stored"  # "success": last frame of a success at the task
     )
