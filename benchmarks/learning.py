@@ -4,8 +4,9 @@
     python benchmarks/learning.py study  --out runs/learning --study fit # see STUDIES for what each compares
 
 Needs metaworld 3.1.1 and mujoco 3.3.0. Every episode is driven by a scripted expert whose mind wanders: every 15 to 50
-steps it may act on a wrong object position, stop, or follow another task's script, so that successes are no clean
-demonstrations. Reward is 1 at the first success, which ends the episode; a time limit does not end the world.
+steps it may act on a wrong object position, stop, or follow another task's script: a third of the steps of a successful
+episode are driven properly. Reward is 1 at the first success, which ends the episode; a time limit does not end the
+world.
 """
 
 import argparse

@@ -129,9 +129,9 @@ def initialise(model: PAC) -> None:
     """Random weights from which the model fits soon (docs/log.md has what each choice is worth).
 
     A number's token is t * w + c, and the layer norm after it keeps t only if w and the position c are of one size:
-    both start at EMBEDDING_STD, like all embeddings that a norm follows. The norm hides their scale, but a small one
-    lets Adam's steps of fixed size turn them faster. Latents begin by reading a few tokens each rather than the average
-    of all: their queries are scaled up. Heads start almost flat, the value heads around `initial_value`.
+    both start at EMBEDDING_STD, like all embeddings that a norm follows; small ones fitted sooner. Latents begin by
+    reading a few tokens each rather than the average of all: their queries are scaled up. Heads start almost flat, the
+    value heads around `initial_value`.
     """
     config = model.config
     for module in model.modules():
