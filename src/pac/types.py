@@ -37,6 +37,41 @@ class Episode:
     seed: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """A task of a world, as those who act in it need to know it."""
+
+    name: str  # "control/walker.walk", "metaworld/drawer-open", "gym/Pendulum-v1"
+    instruction: str  # what a language-conditioned policy is told
+    state_dim: int
+    action_low: tuple[float, ...]  # raw bounds, one an action dimension
+    action_high: tuple[float, ...]
+    max_steps: int  # the time limit: an episode that reaches it is truncated
+    has_success: bool  # the world says when the task is done
+    cameras: tuple[str, ...] = ()  # those rendered, named as in "observation.images.<camera>"
+    control_rate: float | None = None  # Hz
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """One environment asks for an action. Whatever an answer draws is keyed on (seed, step): so it does not depend on
+    which other environments ask at the same time.
+    """
+
+    task: TaskSpec
+    observation: dict[str, np.ndarray]  # one instant, Episode's names: (dims,) float32, (height, width, 3) uint8
+    seed: int  # of the episode
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reply:
+    """The answer to a query."""
+
+    action: np.ndarray  # (actions,) float32, raw, within the task's bounds
+    value: float | None = None  # what the critic expects from here, where there is one
+
+
 Struct = TypeVar("Struct", bound="TensorStruct")
 
 
