@@ -7,6 +7,8 @@ appendix "Method Details - Algorithm" has the symbols, docs/paper.md what we dec
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
@@ -34,11 +36,15 @@ def action_log_prob(
 
 
 def sample_actions(
-    logits: Float[Tensor, "batch action bins"], num_samples: int, generator: torch.Generator | None = None
+    logits: Float[Tensor, "batch action bins"],
+    num_samples: int,
+    generator: torch.Generator | None = None,
+    uniform: Float[Tensor, "batch action sample"] | None = None,
 ) -> Int64[Tensor, "batch sample action"]:
-    """Draw bins by inverting the cumulative distribution: one uniform number an action dimension."""
+    """Draw bins by inverting the cumulative distribution: one uniform number an action dimension, drawn or given."""
     cumulative = logits.softmax(-1).cumsum(-1)
-    uniform = torch.rand(*logits.shape[:2], num_samples, generator=generator, device=logits.device)
+    if uniform is None:
+        uniform = torch.rand(*logits.shape[:2], num_samples, generator=generator, device=logits.device)
     index = torch.searchsorted(cumulative, uniform.to(cumulative.dtype) * cumulative[..., -1:], right=True)
     return index.clamp(max=logits.shape[-1] - 1).transpose(1, 2)
 
@@ -141,17 +147,28 @@ def importance_ratio(
 # --------------------------------------------------------------------------------------------------- model -> loss
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """What a run decides for a step and the objective would otherwise decide for itself."""
+
+    uniform: Float[Tensor, "batch observation action sample"] | None = None  # what sampled actions are drawn from
+    temperature: Float[Tensor, ""] | None = None  # eta, in place of the configured one
+    gather: Callable[[Tensor], Tensor] = lambda rows: rows  # joins the rows of all processes, where there are several
+
+
 def loss(
     model: PAC,
     target: PAC,
     batch: Batch,
     config: ObjectiveConfig,
     generator: torch.Generator | None = None,
+    given: Given | None = None,
 ) -> tuple[Float[Tensor, " transition"], Metrics]:
     """One value per transition (0 where masked), to be summed and divided by the number of real ones; and metrics.
 
     `target` is the target network of PAC and BC+Q; cloning and PAC+V do not look at it (pass the model itself).
     """
+    given = given or Given()
     check_objective(model, config)
     check_batch(batch)
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
@@ -166,7 +183,7 @@ def loss(
         total = alpha * imitation
     else:
         terms = _q_terms if config.critic == "q" else _v_terms
-        improvement, critic, more = terms(model, target, batch, config, encoded, logits, action, generator)
+        improvement, critic, more = terms(model, target, batch, config, encoded, logits, action, generator, given)
         total = alpha * imitation + (1 - alpha) * improvement + beta * critic
         report |= {"loss/critic": critic} | more
         if config.improve:
@@ -190,6 +207,7 @@ def _q_terms(
     logits: Float[Tensor, "transition action bins"],
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
+    given: Given,
 ) -> Terms:
     """PAC (+Q). The target network looks at every observation of the window once: its samples serve as
     a' of the step before and as u of the step itself.
@@ -201,7 +219,8 @@ def _q_terms(
         every_mask = torch.cat([batch.action_mask, batch.action_mask[:, -1:]], 1)[:, first:].flatten(0, 1)
         seen = target.encode(batch.observation[:, first:].flatten())
         reference = target.policy_logits(seen, every_mask.shape[-1])
-        samples = sample_actions(reference, config.num_samples, generator)
+        uniform = None if given.uniform is None else given.uniform[:, first:].flatten(0, 1)
+        samples = sample_actions(reference, config.num_samples, generator, uniform)
         sample_logits = target.q_logits(seen, action_bins.decode(samples, reference), every_mask)
         next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :].flatten(0, 1)
         reward, discount = _returns(batch, config)
@@ -216,10 +235,12 @@ def _q_terms(
     if config.improve:
         reference, samples = (_window(x, time + 1)[:, :-1].flatten(0, 1) for x in (reference, samples))
         values = _window(value_bins.mean(sample_logits), time + 1)[:, :-1].flatten(0, 1)
-        if config.temperature is None:
-            temperature = dual_temperature(values, mask, config.epsilon)
+        if given.temperature is not None:
+            temperature = given.temperature
+        elif config.temperature is None:
+            temperature = dual_temperature(given.gather(values), given.gather(mask), config.epsilon)
         else:
-            temperature = values.new_tensor(config.temperature)
+            temperature = values.new_full((), config.temperature)
         weights = improvement_weights(values, temperature)
         improvement = improvement_loss(logits, samples, weights, action_mask)
         report |= {
@@ -240,6 +261,7 @@ def _v_terms(
     logits: Float[Tensor, "transition action bins"],
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
+    given: Given,
 ) -> Terms:
     """PAC+V. No target network: next values come from the model itself, without gradient."""
     bins, time = model.config.value_bins, batch.mask.shape[1]
@@ -251,11 +273,14 @@ def _v_terms(
         next_probs = torch.cat([_window(v_logits, time)[:, 1:], last], 1).flatten(0, 1).softmax(-1)
         value = bins.mean(v_logits)
         advantage = reward + discount * (next_probs @ bins.points(next_probs)) - value
-        if config.temperature is None:
-            centred = advantage - masked_mean(advantage, mask)
-            temperature = 0.5 * masked_mean(centred.square(), mask).sqrt().clamp(min=1e-8)
+        if given.temperature is not None:
+            temperature = given.temperature
+        elif config.temperature is None:
+            everywhere, real = given.gather(advantage), given.gather(mask)
+            centred = everywhere - masked_mean(everywhere, real)
+            temperature = 0.5 * masked_mean(centred.square(), real).sqrt().clamp(min=1e-8)
         else:
-            temperature = value.new_tensor(config.temperature)
+            temperature = value.new_full((), config.temperature)
         weights = advantage_weights(advantage, temperature, config.max_weight)
         wanted = td_target(next_probs, reward, discount, bins, config.projection)
     imitation = imitation_loss(logits, action, action_mask)

@@ -69,7 +69,8 @@ class DatasetConfig:
     counts: Counts | None = None  # declared, for a dataset that is not on disk
 
     imitation_weight: float = 0.75  # alpha: 1 is pure cloning, 0 pure RL
-    critic_weight: float = 38.0  # beta: weight of the critic's loss
+    critic_weight: float | None = None  # beta: weight of the critic's loss; None: its number of action dimensions, as
+    # the paper's 38 is of its largest action
     reward: str | None = None  # a stored extra reward column, in place of `next.reward`
     reward_scale: float = 1.0
     instruction: str | None = None  # in place of the stored ones
@@ -87,7 +88,7 @@ class DatasetConfig:
         for name in ("imitation_weight", "return_quantile", "keep_goal", "keep_text"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Dataset {self.name!r}: expected {name} in [0, 1], found {getattr(self, name)}.")
-        if self.critic_weight < 0:
+        if self.critic_weight is not None and self.critic_weight < 0:
             raise ValueError(f"Dataset {self.name!r}: expected critic_weight >= 0, found {self.critic_weight}.")
 
 

@@ -33,6 +33,7 @@ from pac.types import Batch, Observation
 class Draws:
     """What chance decides about the windows of one step, in order of their dataset."""
 
+    row: Int64[np.ndarray, " batch"]  # place in the whole batch, before ranks and datasets part it
     dataset: Int64[np.ndarray, " batch"]
     window: Int64[np.ndarray, " batch"]  # which of the dataset's windows
     goal: Float64[np.ndarray, " batch"]  # which goal, as a share of those there are
@@ -79,6 +80,19 @@ class Sampler:
         self.constants = {name: table.to(self.device) for name, table in self._constants().items()}
         self.buffers = _Buffers()
 
+    def use_slots(self, cameras: dict[str, int], goal_cameras: dict[str, int]) -> None:
+        """Give cameras the slots that a model already has for them."""
+        for kind, mine, theirs in (("camera", self.camera_slots, cameras), ("goal camera", self.goal_slots, goal_cameras)):
+            unknown = sorted(mine.keys() - theirs.keys())
+            if unknown:
+                raise ValueError(
+                    f"Expected cameras that the model knows ({sorted(theirs)}), found {kind} {unknown}. Choose some "
+                    "with `cameras` in the mixture, or rename them in the data."
+                )
+        self.camera_slots, self.goal_slots = dict(cameras), dict(goal_cameras)
+        slots = {name: table.to(self.device) for name, table in self._constants().items() if name.endswith("_slots")}
+        self.constants |= slots
+
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
         settings = {name: getattr(self, name) for name in ("seed", "rank", "world_size", "tokenizer", "device")}
         return partial(Sampler, **settings), (self.mixture,)
@@ -89,6 +103,7 @@ class Sampler:
         dataset = np.searchsorted(self._cumulative, random.random(self.mixture.batch_size), side="right")
         keep = self._keep[dataset]
         whole = Draws(
+            row=np.arange(self.mixture.batch_size),
             dataset=dataset,
             window=random.integers(self._num_windows[dataset]),
             goal=random.random(self.mixture.batch_size),
@@ -98,9 +113,24 @@ class Sampler:
         mine = whole[self.rank :: self.world_size]
         return mine[np.argsort(mine.dataset, kind="stable")]  # each dataset fills a block of the batch
 
+    def value_bounds(self, discount: float) -> list[tuple[float, float]]:
+        """For each dataset, what its rewards allow a value to be: the extreme reward for ever, or, where rewards come
+        only as an episode terminates, once.
+        """
+        bounds = []
+        for source in self.sources:
+            if source.config.goals == "hindsight":
+                bounds.append((0.0, 1.0))
+                continue
+            reward = _plain(source.reward.cpu()) * source.config.reward_scale
+            ends = _plain(source.terminated.cpu())
+            horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - discount)
+            bounds.append((min(0.0, float(reward.min())) * horizon, max(0.0, float(reward.max())) * horizon))
+        return bounds
+
     def batch(self, step: int) -> Batch:
         """The batch of one step: the same for the same step, whatever was asked for before."""
-        return _as_batch(self.gather(step), self.mixture.window)
+        return as_batch(self.gather(step), self.mixture.window)
 
     def gather(self, step: int) -> dict[str, Tensor]:
         """The tensors of a step's batch, what a window has once not yet repeated for its observations."""
@@ -111,7 +141,9 @@ class Sampler:
         target = _Assembly(self, draws.dataset, [source for source, _ in blocks])
         for source, where in blocks:
             target.fill(source, where, draws[where])
-        return target.tensors()
+        tensors = target.tensors()
+        tensors["row"] = torch.from_numpy(draws.row).to(self.device)
+        return tensors
 
     def _constants(self) -> dict[str, Tensor]:
         """What all windows of a dataset share: a row for each dataset, padded to the widest."""
@@ -134,7 +166,7 @@ class Sampler:
             "goal_mask": rows(np.ones(len(source.goal_cameras), bool) for source in sources),
             "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources]),
             "imitation_weight": torch.tensor([float(source.config.imitation_weight) for source in sources]),
-            "critic_weight": torch.tensor([float(source.config.critic_weight) for source in sources]),
+            "critic_weight": torch.tensor([source.critic_weight for source in sources]),
         }
 
     def batches(
@@ -145,6 +177,13 @@ class Sampler:
         Processes suit many small datasets, whose work is Python's; threads suit pictures, whose work is copying: they
         need not hand theirs over between processes.
         """
+        for tensors in self.stream(first_step, num_workers=num_workers, threads=threads, prefetch=prefetch):
+            yield as_batch(tensors, self.mixture.window)
+
+    def stream(
+        self, first_step: int = 0, *, num_workers: int = 0, threads: bool = False, prefetch: int = 2
+    ) -> Iterator[dict[str, Tensor]]:
+        """The tensors of `batches`, before `as_batch` repeats what a window has once."""
         if num_workers and not threads and self.device.type != "cpu":
             raise ValueError(
                 f"Sampler.batches: expected no worker processes for data resident on {self.device}, found "
@@ -165,8 +204,7 @@ class Sampler:
                 prefetch_factor=prefetch,
                 pin_memory=torch.cuda.is_available(),
             )
-        for tensors in stream:
-            yield _as_batch(tensors, self.mixture.window)
+        yield from stream
 
     def _gather_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[dict[str, Tensor]]:
         def prepare(step: int) -> dict[str, Tensor]:
@@ -300,9 +338,9 @@ class _Assembly:
         }
 
 
-def _as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
+def as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
     """Pictures with their camera axis in its place, and what a window has once at each of its steps, as views."""
-    fields = dict(tensors)
+    fields = {name: tensor for name, tensor in tensors.items() if name != "row"}
     for name in ("images", "goal_images"):
         fields[name] = fields[name].movedim(0, 2).expand(-1, window, -1, -1, -1, -1)
     for name, tensor in tensors.items():

@@ -44,6 +44,8 @@ class Source:
         if not len(dataset):
             raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
         dataset.check_index()
+        weight = config.critic_weight
+        self.critic_weight = float(dataset.spec.action_dim if weight is None else weight)
         self._index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
         self.cameras = _choose_cameras(config, dataset)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
@@ -70,6 +72,12 @@ class Source:
         self.reward = put(reward_column(dataset, config.reward))
         self.images = {name: put(dataset.arrays[IMAGES + name]) for name in self.cameras}
         self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if config.goals == "stored"}
+
+    @property
+    def num_bytes(self) -> int:
+        """What the arrays take where they lie."""
+        arrays = [self.state, self.action, self.terminated, self.reward, *self.images.values(), *self.goals.values()]
+        return sum(array.numel() * array.element_size() for array in arrays if array is not None)
 
     def locate(self, window: Int64[np.ndarray, " batch"]) -> Windows:
         """Window number -> rows. Those of an episode of L steps begin at step 1 - n to L - 1, n transitions each."""

@@ -7,6 +7,8 @@ model.v_logits(encoded)                         # (batch, bins), with v_head
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -16,6 +18,7 @@ from pac.config import ModelConfig
 from pac.model.decoders import ActionQueries, LearnedQueries
 from pac.model.encoders import InputEncoder, MultiScaleEncoder, number_encoder, number_tokens
 from pac.model.perceiver import Block, InputAttention
+from pac.model.pretrained import load_config, load_weights, save_pretrained
 from pac.model.tokens import AnyTokens
 from pac.types import Observation, expect_shape
 
@@ -63,6 +66,17 @@ class PAC(nn.Module):
         if config.behaviour_head:
             self.behaviour = LearnedQueries(config, config.num_actions, config.num_action_bins)
         initialise(self)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> "PAC":
+        """The model in a run, a checkpoint, or a folder written by `save_pretrained`."""
+        model = cls(load_config(path)["model"])
+        load_weights(model, path)
+        return model.eval()
+
+    def save_pretrained(self, path: str | Path, **extra: Any) -> None:
+        """Write config.json and model.safetensors into a folder."""
+        save_pretrained(self, path, self.config, extra)
 
     def encode(self, observation: Observation) -> Encoded:
         tokens = tuple(self.inputs(observation))

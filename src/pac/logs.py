@@ -1,0 +1,117 @@
+"""What a run says while it goes on: a live line, metrics.jsonl, TensorBoard, and W&B where asked for."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pac.run import RunDirectory
+
+SHOWN = {"loss/total": "loss", "loss/imitation": "bc", "loss/improvement": "rl", "loss/critic": "critic"}
+QUIET_SECONDS = 10.0  # between lines where there is no terminal to draw on
+
+
+class Logs:
+    """Use as a context. `waiting()` times the wait for data, `tick` moves the line, `write` records metrics."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        console: Console,
+        *,
+        steps: int,
+        first_step: int,
+        main: bool = True,
+        wandb: str | None = None,
+    ) -> None:
+        self.directory, self.console, self.main, self.wandb = directory, console, main, wandb
+        self.steps, self.first_step, self.step = steps, first_step, first_step
+        self.last: dict[str, Any] = {}
+        self._waited, self._began, self._spoke = 0.0, time.perf_counter(), 0.0
+        self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
+        self._first_update = self._began
+
+    def __enter__(self) -> "Logs":
+        self._began = self._first_update = time.perf_counter()
+        self._interval = (self.first_step, self._began, 0.0)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        live = self.main and self.console.is_terminal
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=self.console, disable=not live)
+        self._bar = self._progress.add_task("train", total=self.steps, completed=self.first_step, note="")
+        self._progress.start()
+        if self.main:
+            from torch.utils.tensorboard import SummaryWriter
+
+            folder = str(self.directory.path / "tensorboard")
+            self._board = SummaryWriter(folder, purge_step=self.first_step or None)  # type: ignore[no-untyped-call]
+        self._remote = self._open_wandb() if self.main and self.wandb else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        if self.main:
+            self._board.close()  # type: ignore[no-untyped-call]
+        if self._remote is not None:
+            self._remote.finish()
+
+    def _open_wandb(self) -> Any:
+        try:
+            import wandb  # type: ignore[import-not-found,unused-ignore]
+        except ImportError as error:
+            raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb.") from error
+        return wandb.init(project=self.wandb, dir=str(self.directory.path), name=self.directory.path.name, resume="allow")
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    def tick(self, step: int) -> None:
+        self.step = step
+        self._progress.update(self._bar, completed=step)
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Record metrics of a step. Timings carry the prefix time/: they alone differ between equal runs."""
+        now = time.perf_counter()
+        before, then, waited = self._interval
+        seconds = max(now - then, 1e-9)
+        times = {"time/updates_per_second": (step - before) / seconds, "time/data_wait": (self._waited - waited) / seconds}
+        if step > before:
+            self._interval = (step, now, self._waited)
+            metrics = metrics | times
+        self.last = self.last | metrics
+        if not self.main:
+            return
+        self.directory.append_metrics({"step": step} | metrics)
+        for name, value in metrics.items():
+            self._board.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+        if self._remote is not None:
+            self._remote.log(metrics, step=step)
+        self._say(step, metrics, now)
+
+    def _say(self, step: int, metrics: dict[str, float], now: float) -> None:
+        terms = " ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
+        speed = metrics.get("time/updates_per_second", 0.0)
+        tried = " ".join(f"{name} {value:.3g}" for name, value in metrics.items() if name.startswith("evaluation/"))
+        note = f"{terms} {tried} {speed:.1f}/s data {metrics.get('time/data_wait', 0):.0%}"
+        self._progress.update(self._bar, note=note)
+        if not self.console.is_terminal and (now - self._spoke > QUIET_SECONDS or step == self.steps or tried):
+            self._spoke = now
+            left = (self.steps - step) / speed if speed else 0.0
+            self.console.print(f"step {step:,}/{self.steps:,} {note} ETA {left:.0f}s", highlight=False)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    @property
+    def updates_per_second(self) -> float:
+        return (self.step - self.first_step) / max(self.seconds, 1e-9)
+
+    @property
+    def data_wait(self) -> float:
+        return self._waited / max(self.seconds, 1e-9)

@@ -1,0 +1,72 @@
+"""Models on disk: config.json and model.safetensors, in a folder of their own; nothing in it is ever unpickled."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pac.config import ModelConfig, override
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def pretrained_folder(path: str | Path) -> Path:
+    """The folder with the weights: `path` itself, or that of a checkpoint, or of a run's last checkpoint."""
+    path = Path(path).expanduser()
+    for folder in (path, path / "pretrained_model", path / "checkpoints" / "last" / "pretrained_model"):
+        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+            return folder
+    raise ValueError(
+        f"{path}: expected a run, a checkpoint, or a folder with {CONFIG} and {WEIGHTS}, found none of them. Train one "
+        "with `pac train`."
+    )
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """What config.json says, with "model" as a ModelConfig."""
+    file = pretrained_folder(path) / CONFIG
+    try:
+        content: dict[str, Any] = json.loads(file.read_text())
+        if not isinstance(content, dict) or content.get("type") != "pac":
+            raise ValueError(f'expected "type": "pac", found {str(content)[:80]}')
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
+        required = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
+        return content | {"model": override(ModelConfig(**required), fields)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Weights into a model that has them all; heads that the file has and the model lacks are left out."""
+    file = pretrained_folder(path) / WEIGHTS
+    try:
+        found = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
+    wanted = model.state_dict()
+    for name, tensor in wanted.items():
+        if name not in found:
+            raise ValueError(f"{file}: expected weights {name!r}, found none. The checkpoint is of another model.")
+        if found[name].shape != tensor.shape:
+            raise ValueError(
+                f"{file}: expected {name!r} of shape {tuple(tensor.shape)}, found {tuple(found[name].shape)}. The "
+                "checkpoint is of another model."
+            )
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(found[name])
+
+
+def save_pretrained(model: nn.Module, path: str | Path, config: ModelConfig, extra: dict[str, Any]) -> None:
+    """`extra` joins the configuration: what a policy needs to know beside the model (pac.policy.Interface)."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights: dict[str, Tensor] = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    content = {"type": "pac", "model": dataclasses.asdict(config)} | extra
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,215 @@
+"""A checkpoint that acts: raw observations in, raw actions out, prepared exactly as in training.
+
+`Interface` is what training knew about its data and acting must know too: cameras and their slots, each dataset's
+bounds and statistics, the instructions. It travels in the checkpoint's config.json.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pac.data.episodes import IMAGES, STATE
+from pac.data.sampling import Sampler, resize_pictures
+from pac.data.text import Tokenizer
+from pac.model import PAC
+from pac.model.pretrained import load_config
+from pac.objectives import sample_actions
+from pac.types import Observation, Query, Reply
+
+ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robot:
+    """What a policy must know about one dataset of its training."""
+
+    name: str
+    instructions: tuple[str, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    proprio_centre: tuple[float, ...]
+    proprio_scale: tuple[float, ...]
+    cameras: tuple[str, ...] = ()
+    value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interface:
+    cameras: dict[str, int]  # name -> slot of the model
+    goal_cameras: dict[str, int]
+    image_size: tuple[int, int]
+    discount: float
+    robots: tuple[Robot, ...]
+
+    @classmethod
+    def of(cls, sampler: Sampler, value_scales: dict[str, float], discount: float) -> "Interface":
+        robots = []
+        for source in sampler.sources:
+            data, config = source.dataset, source.config
+            numbers = {
+                name: tuple(float(x) for x in getattr(data, name))
+                for name in ("action_low", "action_high", "proprio_centre", "proprio_scale")
+            }
+            texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
+            scale = value_scales[config.name] * float(config.reward_scale)
+            robots.append(
+                Robot(name=config.name, instructions=texts, cameras=source.cameras, value_scale=scale, **numbers)
+            )
+        return cls(
+            cameras=sampler.camera_slots,
+            goal_cameras=sampler.goal_slots,
+            image_size=sampler.image_size,
+            discount=discount,
+            robots=tuple(robots),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], where: object) -> "Interface":
+        try:
+            robots = tuple(
+                Robot(**{k: tuple(v) if isinstance(v, list) else v for k, v in robot.items()})
+                for robot in content["robots"]
+            )
+            rest = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
+            return cls(robots=robots, image_size=tuple(content["image_size"]), **rest)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{where}: expected what a policy needs to know of its training (robots, cameras, image_size), found "
+                f"it incomplete: {error}. Checkpoints of `pac train` have it."
+            ) from error
+
+    def robot(self, query: Query) -> Robot:
+        """The dataset that a query's task is like: same sizes, and the same instruction if there are several."""
+        sizes = query.task.state_dim, len(query.task.action_low)
+        fits = [r for r in self.robots if (len(r.proprio_centre), len(r.action_low)) == sizes]
+        told = [r for r in fits if query.task.instruction in r.instructions]
+        if not fits:
+            known = ", ".join(f"{r.name} ({len(r.proprio_centre)}, {len(r.action_low)})" for r in self.robots)
+            raise ValueError(
+                f"Task {query.task.name!r}: expected state and action sizes that the checkpoint was trained on "
+                f"({known}), found {sizes}. Train on data of this task, or choose another."
+            )
+        return (told or fits)[0]
+
+
+class Policy:
+    """Answers queries in batches. Sampled actions are keyed on a query's (seed, step) and on nothing else."""
+
+    def __init__(
+        self,
+        model: PAC,
+        interface: Interface,
+        *,
+        name: str = "policy",
+        sampling: Literal["sample", "mode"] = "sample",
+        best_of: int = 1,  # draw so many and take the one the critic likes best
+        values: bool = False,  # also say what the critic expects
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        if best_of < 1 or (best_of > 1 and not model.config.q_head):
+            raise ValueError(
+                f"Policy: expected best_of of at least 1, and 1 for a model without a Q head, found {best_of}."
+            )
+        self.model, self.interface, self.name = model, interface, name
+        self.sampling, self.best_of, self.values = sampling, best_of, values
+        self.tokenizer = tokenizer or Tokenizer()
+        self.device = next(model.parameters()).device
+
+    def act(self, queries: Sequence[Query]) -> list[Reply]:
+        groups: dict[Any, list[int]] = {}
+        for i, query in enumerate(queries):
+            robot = self.interface.robot(query)
+            groups.setdefault((robot.name, query.task.instruction), []).append(i)
+        replies: dict[int, Reply] = {}
+        for members in groups.values():
+            for first in range(0, len(members), ROWS):
+                some = members[first : first + ROWS]
+                replies |= zip(some, self._answer([queries[i] for i in some]), strict=True)
+        return [replies[i] for i in range(len(queries))]
+
+    @torch.inference_mode()
+    def _answer(self, queries: list[Query]) -> list[Reply]:
+        """Queries of one robot and one instruction, padded to ROWS."""
+        robot, num_actions = self.interface.robot(queries[0]), len(queries[0].task.action_low)
+        rows = queries + [queries[-1]] * (ROWS - len(queries))
+        encoded = self.model.encode(self._observe(rows, robot))
+        logits = self.model.policy_logits(encoded, num_actions)
+        bins = self.model.config.action_bins
+        if self.sampling == "mode" and self.best_of == 1:
+            index = logits.argmax(-1)[:, None]
+        else:
+            index = sample_actions(logits, self.best_of, uniform=self._noise(rows, num_actions))
+        actions = bins.decode(index, logits)
+        values = self._value(encoded, actions)
+        best = values.argmax(-1) if values is not None and self.best_of > 1 else torch.zeros(ROWS, dtype=torch.int64)
+        chosen = actions[torch.arange(ROWS), best.to(actions.device)].cpu().numpy()
+        expected = None if values is None else values.amax(-1).cpu().numpy() / robot.value_scale
+        low, high = np.array(robot.action_low), np.array(robot.action_high)
+        raw = (low + (chosen + 1) / 2 * (high - low)).astype(np.float32)
+        return [
+            Reply(
+                action=np.clip(raw[i], query.task.action_low, query.task.action_high).astype(np.float32),
+                value=float(expected[i]) if self.values and expected is not None else None,
+            )
+            for i, query in enumerate(queries)
+        ]
+
+    def _noise(self, queries: list[Query], num_actions: int) -> Tensor:
+        def draw(query: Query) -> np.ndarray:
+            key = np.array([query.seed % 2**64, query.step], np.uint64)
+            return np.random.Generator(np.random.Philox(key=key)).random((num_actions, self.best_of), np.float32)
+
+        return torch.from_numpy(np.stack([draw(query) for query in queries])).to(self.device)
+
+    def _value(self, encoded: Any, actions: Tensor) -> Tensor | None:
+        if not (self.values or self.best_of > 1):
+            return None
+        bins = self.model.config.value_bins
+        if self.model.config.q_head:
+            mask = torch.ones_like(actions[:, 0], dtype=torch.bool)
+            return bins.mean(self.model.q_logits(encoded, actions, mask))
+        return bins.mean(self.model.v_logits(encoded))[:, None] if self.model.config.v_head else None
+
+    def _observe(self, queries: list[Query], robot: Robot) -> Observation:
+        state = np.stack([query.observation.get(STATE, np.zeros(0, np.float32)) for query in queries])
+        proprio = torch.from_numpy(state).to(self.device, torch.float32)
+        ids, mask = self.tokenizer.encode(queries[0].task.instruction)
+        text = torch.from_numpy(ids[mask]).to(self.device).expand(len(queries), -1)
+        fields: dict[str, Tensor] = {
+            "proprio_centre": torch.tensor(robot.proprio_centre, device=self.device).expand_as(proprio),
+            "proprio_scale": torch.tensor(robot.proprio_scale, device=self.device).expand_as(proprio),
+            "text": text,
+        }
+        names = [name for name in robot.cameras if IMAGES + name in queries[0].observation]
+        if len(names) < len(robot.cameras):
+            missing = sorted(set(robot.cameras) - set(names))
+            raise ValueError(
+                f"Task {queries[0].task.name!r}: expected the cameras the checkpoint was trained on, found no {missing}. "
+                f"Evaluate with --cameras {' '.join(robot.cameras)}."
+            )
+        if names:
+            pictures = np.stack([[query.observation[IMAGES + name] for name in names] for query in queries])
+            fields["images"] = self._resize(torch.from_numpy(pictures)).to(self.device)
+            slots = torch.tensor([self.interface.cameras[name] for name in names], device=self.device)
+            fields["camera_slots"] = slots.expand(len(queries), -1)
+        return Observation.of(proprio, **fields)
+
+    def _resize(self, pictures: Tensor) -> Tensor:
+        size = tuple(self.interface.image_size)
+        return pictures if tuple(pictures.shape[-3:-1]) == size else resize_pictures(pictures, (size[0], size[1]))
+
+
+def load(path: str | Path, *, device: str = "cpu", name: str | None = None, **options: Any) -> Policy:
+    """The policy in a run, a checkpoint, or a folder of `save_pretrained`."""
+    content = load_config(path)
+    interface = Interface.from_json(content, path)
+    return Policy(PAC.from_pretrained(path).to(device), interface, name=name or str(path), **options)

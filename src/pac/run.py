@@ -1,0 +1,202 @@
+"""The run directory: what a run leaves on disk, written so that a kill at any moment loses nothing that was there.
+
+    config.json                      everything resolved, before step 0
+    metrics.jsonl                    one flat line each log step; after a resume it goes on as if nothing had happened
+    tensorboard/                     the same numbers
+    checkpoints/000100/              LeRobot's layout
+        pretrained_model/            config.json, model.safetensors: all that PAC.from_pretrained needs
+        training_state/              target network and optimiser as safetensors, training_step.json
+        checksums.json               written last: a folder without it, or that does not match it, is not a checkpoint
+    checkpoints/last                 link to the newest
+    summary.json                     at the end
+"""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+CHECKSUMS = "checksums.json"
+
+
+class RunDirectory:
+    """One run's folder. Only the main process writes; any may read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.checkpoints_path = self.path / "checkpoints"
+        self._writing: Future[None] | None = None
+        self._pool = ThreadPoolExecutor(1)
+
+    def open(self, *, resume: bool, overwrite: bool) -> None:
+        """Make the folder; refuse one that holds a run unless told what to do with it."""
+        used = self.path.is_dir() and any(self.path.iterdir())
+        if resume and overwrite:
+            raise ValueError("Expected --resume or --overwrite, found both.")
+        if resume and not (self.path / "config.json").exists():
+            raise ValueError(f"{self.path}: expected a run to resume, found none. Leave out --resume to start one.")
+        if used and not (resume or overwrite):
+            raise ValueError(
+                f"{self.path}: expected a new or empty folder, found one that is in use. Continue that run with "
+                "--resume, replace it with --overwrite, or choose another --out."
+            )
+        if overwrite and used:
+            if not (self.path / "config.json").exists():
+                raise ValueError(f"{self.path}: expected an earlier run to overwrite, found other files. Choose another --out.")
+            shutil.rmtree(self.path)
+        self.checkpoints_path.mkdir(parents=True, exist_ok=True)
+        for leftover in self.checkpoints_path.glob(".*"):  # of a killed writer
+            shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+
+    def write_json(self, name: str, content: Any) -> None:
+        write_atomically(self.path / name, json.dumps(content, indent=2, default=str) + "\n")
+
+    # ------------------------------------------------------------------------------------------------------ metrics
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def metrics_size(self) -> int:
+        return self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+
+    def cut_metrics(self, size: int) -> None:
+        """Forget lines that were logged after the checkpoint a run resumes from."""
+        if self.metrics_size() > size:
+            os.truncate(self.metrics_path, size)
+
+    # -------------------------------------------------------------------------------------------------- checkpoints
+
+    def prepare(self, step: int) -> Path:
+        """An empty folder for a checkpoint to be written into; waits for the one before it."""
+        self.wait()
+        folder = self._temporary(step)
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in ("pretrained_model", "training_state"):
+            (folder / name).mkdir(parents=True)
+        return folder
+
+    def commit(self, step: int, write: Callable[[], None], *, keep: Callable[[list[int]], set[int]]) -> None:
+        """In the background: `write` fills the prepared folder, which is then sealed and takes its name."""
+        self._writing = self._pool.submit(self._commit, step, write, keep)
+
+    def wait(self) -> None:
+        """Until the checkpoint under way, if any, is on disk; raises what went wrong with it."""
+        if self._writing is None:
+            return
+        future, self._writing = self._writing, None
+        try:
+            future.result()
+        except (OSError, SafetensorError) as error:
+            raise ValueError(
+                f"{self.checkpoints_path}: expected to write a checkpoint, found {error}. Free some space or repair the "
+                "disk, then continue with --resume; earlier checkpoints are untouched."
+            ) from error
+
+    def _commit(self, step: int, write: Callable[[], None], keep: Callable[[list[int]], set[int]]) -> None:
+        temporary, final = self._temporary(step), self.checkpoints_path / f"{step:06d}"
+        try:
+            write()
+            seal(temporary)
+            if final.exists():  # damaged, or of before a resume
+                shutil.rmtree(final)
+            os.replace(temporary, final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync(self.checkpoints_path)
+        link = self.checkpoints_path / ".last"
+        link.unlink(missing_ok=True)
+        link.symlink_to(final.name)
+        os.replace(link, self.checkpoints_path / "last")
+        steps = sorted(int(path.name) for path in self._folders())
+        for old in set(steps) - keep(steps):
+            shutil.rmtree(self.checkpoints_path / f"{old:06d}")
+
+    def _temporary(self, step: int) -> Path:
+        return self.checkpoints_path / f".{step:06d}"
+
+    def newest(self, say: Callable[[str], None]) -> Path | None:
+        """The newest checkpoint that is whole; says which it had to pass over."""
+        for path in sorted(self._folders(), key=lambda path: int(path.name), reverse=True):
+            problem = damage(path)
+            if problem is None:
+                return path
+            say(f"{path} is damaged ({problem}): going back to the checkpoint before it.")
+        return None
+
+    def _folders(self) -> Iterator[Path]:
+        return (path for path in self.checkpoints_path.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+
+
+def keep_rule(keep_last: int, keep_every: int | None) -> Callable[[list[int]], set[int]]:
+    """Which of the steps with a checkpoint to keep: the newest few, and one each so often for good."""
+
+    def keep(steps: list[int]) -> set[int]:
+        return set(steps[-keep_last:]) | {step for step in steps if keep_every and step % keep_every == 0}
+
+    return keep
+
+
+def seal(folder: Path) -> None:
+    """Flush every file to disk and note its size and checksum."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    sums = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "crc32": checksum(path)} for path in files}
+    for path in files:
+        sync(path)
+    write_atomically(folder / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
+    sync(folder)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint; None if it is whole."""
+    try:
+        sums = json.loads((folder / CHECKSUMS).read_text())
+    except (OSError, ValueError):
+        return f"no readable {CHECKSUMS}"
+    for name, wanted in sums.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != wanted["bytes"] or checksum(path) != wanted["crc32"]:
+            return f"{name} does not match its checksum"
+    return None
+
+
+def checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.writing")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; a last line that is still being written is left out."""
+    lines = (Path(path) / "metrics.jsonl").read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,0 +1,229 @@
+"""One update: batch -> loss -> gradient -> weights; eager, compiled, or captured whole in a CUDA graph.
+
+A small model is bound by the launches of its kernels, thousands an update. Where shapes repeat, everything from the
+noise to the optimiser's step is recorded once and replayed with one launch; a batch is copied into the memory that
+the recording reads. The first updates of each shape run eagerly, as the warm-up that a capture needs: no update is
+computed that does not count.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pac.config import ObjectiveConfig
+from pac.data.sampling import as_batch
+from pac.distributed import World
+from pac.model import PAC
+from pac.objectives import Given, loss
+from pac.optim import copy_weights, optimizer_tensors, set_learning_rate
+from pac.recipe import MachineConfig
+from pac.types import Batch
+
+WARM_UP = 3  # eager updates of a shape before it is captured
+MOST_GRAPHS = 8
+
+
+@dataclass(kw_only=True)
+class TrainState:
+    """Everything that changes during a run. Batches and noise follow from the step, so there is no more to save."""
+
+    model: PAC
+    target: PAC
+    optimizer: torch.optim.AdamW
+    step: int = 0
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """By the file they are saved in; the tensors themselves, not copies."""
+        return {
+            "model": dict(self.model.state_dict()),
+            "target": dict(self.target.state_dict()),
+            "optimizer_state": optimizer_tensors(self.model, self.optimizer),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controls:
+    """What follows a schedule at a step; None: as the datasets and the objective say."""
+
+    learning_rate: float
+    imitation_weight: float | None = None
+    critic_weight: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Sums of metrics since they were last read, kept on the device: reading them waits for it."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros_like(value, dtype=torch.float32)
+            self.sums[name] += value
+
+    def read(self) -> dict[str, float]:
+        """Means since the last reading."""
+        if not self.count:
+            return {}
+        values = torch.stack(list(self.sums.values())).div(self.count).tolist()
+        for total in self.sums.values():
+            total.zero_()
+        self.count = 0
+        return dict(zip(self.sums, values, strict=True))
+
+
+class Update:
+    """Performs updates on a `TrainState`. Call it with the tensors of a batch (`Sampler.gather`) and the controls."""
+
+    def __init__(
+        self,
+        state: TrainState,
+        objective: ObjectiveConfig,
+        machine: MachineConfig,
+        world: World,
+        *,
+        window: int,
+        batch_size: int,
+        clip_norm: float,
+        seed: int,
+    ) -> None:
+        self.state, self.objective, self.machine, self.world = state, objective, machine, world
+        self.window, self.batch_size, self.clip_norm, self.seed = window, batch_size, clip_norm, seed
+        self.tally, on_gpu = Tally(), world.device.type == "cuda"
+        self.parameters = [p for p in state.model.parameters() if p.requires_grad]
+        self.dtype = torch.bfloat16 if machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu) else None
+        self.use_graphs = on_gpu and world.size == 1 and machine.graphs != "off"
+        self.loss: Callable[..., Any] = torch.compile(loss, fullgraph=True, dynamic=False) if machine.compile else loss
+        if machine.recompute:
+            recompute_blocks(state.model)
+        self.refused = torch.zeros((), device=world.device)  # updates refused because something was not finite
+        self.first_refused = torch.full((), -1.0, device=world.device)
+        self._values = {  # controls, where a captured update reads them
+            name: torch.zeros((), device=world.device)
+            for name in ("imitation_weight", "critic_weight", "temperature", "step")
+        }
+        self._seen: dict[Any, int] = {}
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
+
+    def __call__(self, tensors: dict[str, Tensor], controls: Controls) -> None:
+        """One update. On a GPU it returns before the work is done."""
+        set_learning_rate(self.state.optimizer, controls.learning_rate)
+        given = {name: getattr(controls, name) for name in ("imitation_weight", "critic_weight", "temperature")}
+        for name, value in (given | {"step": float(self.state.step)}).items():
+            if value is not None:
+                self._values[name].fill_(value)
+        used = frozenset(name for name, value in given.items() if value is not None)
+        torch.manual_seed(hash_seed(self.seed, self.state.step))
+        if self.use_graphs:
+            self._replay(tensors, used)
+        else:
+            self._run(tensors, used)
+        self.state.step += 1
+        self.tally.count += 1
+
+    def _run(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
+        batch = as_batch(tensors, self.window)
+        given = self._given(batch, tensors["row"], used)
+        if "imitation_weight" in used:
+            batch = _replace(batch, imitation_weight=self._values["imitation_weight"].expand(len(batch.mask)))
+        if "critic_weight" in used:
+            batch = _replace(batch, critic_weight=self._values["critic_weight"].expand(len(batch.mask)))
+        num_real = self.world.sum(batch.mask.sum()).clamp(min=1)
+        self.state.optimizer.zero_grad(set_to_none=True)
+        total, metrics = torch.zeros((), device=self.world.device), dict[str, Tensor]()
+        parts = self.machine.accumulate
+        for i in range(parts):
+            with self._precision():
+                values, measured = self.loss(
+                    self.state.model, self.state.target, batch[i::parts], self.objective, None, _part(given, i, parts)
+                )
+                share = values.sum() / num_real
+            # Sharded gradients are averaged over processes, while `share` is a part of a sum.
+            (share * self.world.size).backward()
+            total = total + share.detach()
+            metrics = {name: metrics.get(name, 0) + value / parts for name, value in measured.items()}
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        self._step(self.world.sum(total), norm)
+        self.tally.add(metrics | {"loss/total": self.world.sum(total), "optim/gradient_norm": _plain(norm)})
+
+    def _step(self, total: Tensor, norm: Tensor) -> None:
+        """The optimiser's step, refused if the loss or the gradient is not finite; on the GPU it decides that there."""
+        bad = (~(torch.isfinite(total) & torch.isfinite(_plain(norm)))).float()
+        self.first_refused.copy_(torch.where((bad > 0) & (self.first_refused < 0), self._values["step"], self.first_refused))
+        self.refused += bad
+        if self.world.device.type == "cuda":
+            self.state.optimizer.found_inf = bad  # type: ignore[attr-defined]
+            self.state.optimizer.step()
+        elif not bad:
+            self.state.optimizer.step()
+
+    def _given(self, batch: Batch, row: Tensor, used: frozenset[str]) -> Given:
+        """Noise for every window of the whole batch; this process takes its rows. So it is the same on any number."""
+        uniform = None
+        if self.objective.critic == "q":
+            shape = (self.batch_size, self.window, batch.action.shape[-1], self.objective.num_samples)
+            uniform = torch.rand(shape, device=self.world.device)[row]
+        temperature = self._values["temperature"] if "temperature" in used else None
+        return Given(uniform=uniform, temperature=temperature, gather=self.world.gather)
+
+    def _replay(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
+        key = (used, *((name, tuple(x.shape), x.stride()) for name, x in tensors.items()))
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if key not in self._graphs:
+            if self._seen[key] <= WARM_UP or len(self._graphs) >= MOST_GRAPHS:
+                self._run(tensors, used)
+                return
+            self._graphs[key] = self._capture(tensors, used)
+        graph, static = self._graphs[key]
+        for name, x in tensors.items():
+            static[name].copy_(x, non_blocking=True)
+        graph.replay()
+
+    def _capture(self, tensors: dict[str, Tensor], used: frozenset[str]) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
+        static = {name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=self.world.device) for name, x in tensors.items()}
+        for name, x in tensors.items():
+            static[name].copy_(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._run(static, used)
+        return graph, static
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.world.device.type, dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None)
+
+    def copy_target(self) -> None:
+        copy_weights(self.state.model, self.state.target)
+
+
+def hash_seed(seed: int, step: int) -> int:
+    """A seed for every step of every run: two multiplications by odd constants, so that neighbours differ."""
+    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) % 2**63
+
+
+def recompute_blocks(model: PAC) -> None:
+    """Activation checkpointing: keep a block's input only, and compute the rest again in the backward pass."""
+    for block in model.blocks:
+        forward = block.forward
+        block.forward = lambda latents, forward=forward: checkpoint(forward, latents, use_reentrant=False)  # type: ignore[method-assign,misc]
+
+
+def _replace(batch: Batch, **fields: Tensor) -> Batch:
+    return Batch(**({name: getattr(batch, name) for name in batch.__dataclass_fields__} | fields))
+
+
+def _part(given: Given, i: int, parts: int) -> Given:
+    uniform = None if given.uniform is None else given.uniform[i::parts]
+    return Given(uniform=uniform, temperature=given.temperature, gather=given.gather)
+
+
+def _plain(value: Tensor) -> Tensor:
+    """A sharded scalar as an ordinary one."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
