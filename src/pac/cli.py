@@ -17,7 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (info, transfer, inspect, mixture, train, demo):
         module.add_parser(subparsers)
-    args = parser.parse_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    overrides = [text for text in rest if "=" in text and not text.startswith("-")]
+    if rest and (len(overrides) < len(rest) or not hasattr(args, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if overrides:  # argparse takes positional arguments in one place only; settings may stand anywhere
+        args.overrides = [*args.overrides, *overrides]
     try:
         return args.run(args) or 0
     except ValueError as error:
