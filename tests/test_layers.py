@@ -7,7 +7,7 @@ import pac
 
 LAYERS = [
     {"bins", "config", "intervals", "resources", "types"},
-    {"model"},
+    {"envs", "model"},
     {"objectives", "data"},
     {"scaling", "demo"},
     {"cli"},
