@@ -7,7 +7,7 @@ import pac
 
 LAYERS = [
     {"bins", "config", "intervals", "resources", "types"},
-    {"envs", "model"},
+    {"behaviours", "envs", "model"},
     {"objectives", "data"},
     {"scaling", "demo"},
     {"cli"},
