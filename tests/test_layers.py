@@ -9,7 +9,8 @@ LAYERS = [
     {"bins", "config", "intervals", "resources", "types"},
     {"behaviours", "envs", "model"},
     {"objectives", "data"},
-    {"scaling", "demo"},
+    {"policy", "rollout"},
+    {"collect", "scaling", "demo"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent
