@@ -3,6 +3,7 @@
 Importing this package loads no simulator; making a world does.
 """
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Sequence
@@ -40,14 +41,19 @@ def make(
     return load(family)(task, cameras, image_size, max_steps, render_mode)
 
 
+def spec(task: str, *, cameras: Sequence[str] = (), max_steps: int | None = None) -> TaskSpec:
+    """What `make` would give as `.task`. Nothing is rendered, and only a Gymnasium id has to be loaded to know it."""
+    family, cameras = check_name(task), check_cameras(task, cameras)
+    if family == "gym":
+        return dataclasses.replace(_gym_spec(task, max_steps), cameras=cameras)
+    return static_spec(task, cameras, max_steps)
+
+
 @functools.cache
-def spec(task: str, *, cameras: tuple[str, ...] = (), max_steps: int | None = None) -> TaskSpec:
-    """What `make` would give as `.task`; a world is only loaded to answer for a Gymnasium id, and none is rendered."""
-    if check_name(task) != "gym":
-        return static_spec(task, check_cameras(task, cameras), max_steps)
+def _gym_spec(task: str, max_steps: int | None) -> TaskSpec:
     world = make(task, max_steps=max_steps)
     world.close()
-    return TaskSpec(**(vars(world.task) | {"cameras": check_cameras(task, cameras)}))
+    return world.task
 
 
 def episode_seed(task: str, seed: int, index: int) -> int:

@@ -21,6 +21,8 @@ STATE_NAMES = (*_STATE, *(f"previous.{name}" for name in _STATE), "goal.x", "goa
 class MetaWorld(MujocoPictures, World):
     """A Meta-World task. It says success at every step and goes on: only the time limit ends an episode."""
 
+    upside_down = ("corner", "corner2", "corner3", "corner4")
+
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
         env = self.simulator = ALL_V3_ENVIRONMENTS[f"{task.removeprefix('metaworld/')}-v3"]()
         env._set_task_called = True  # goals come from our seeds, not from one of its benchmarks

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pac.envs.tasks import check_cameras
+from pac.envs.rendering import FRAME
+from pac.envs.tasks import known_cameras
 from pac.types import TaskSpec
 
 _EXTRA = "pip install 'perceiver-actor-critic[sim]'"
@@ -64,7 +65,8 @@ class World(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._steps: int | None = None  # None: no episode is under way
         self._succeeded = False
         self.task, self.state_names = self._build(task, cameras, max_steps)
-        check_cameras(task, cameras)
+        if cameras or render_mode:
+            self._open_pictures(with_frames=render_mode is not None)
         self._low = np.array(self.task.action_low, np.float32)
         self._high = np.array(self.task.action_high, np.float32)
         box = gymnasium.spaces.Box
@@ -100,10 +102,13 @@ class World(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return self._observe(state), float(reward), terminated, truncated, info
 
     def render(self) -> Any:
-        """A frame for videos, (240, 320, 3) uint8 unless a Gymnasium id draws its own."""
+        """A frame for videos, (240, 320, 3) uint8, from the first camera asked for, or else the task's first."""
         if self.render_mode is None:
             raise ValueError(f"{self.task.name} was made without pictures. Make it with render_mode='rgb_array'.")
-        return self._frame()
+        return self._picture((self.task.cameras or known_cameras(self.task.name))[0], FRAME)
+
+    def close(self) -> None:
+        self._close_pictures()
 
     def _observe(self, state: np.ndarray) -> dict[str, np.ndarray]:
         observation = {"observation.state": state}
@@ -137,8 +142,12 @@ class World(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def _advance(self, action: np.ndarray) -> Moment:
         raise NotImplementedError
 
-    def _picture(self, camera: str) -> np.ndarray:
+    def _open_pictures(self, with_frames: bool) -> None:
+        """Make ready to draw, or say why that cannot be."""
         raise NotImplementedError
 
-    def _frame(self) -> np.ndarray:
+    def _picture(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
+        raise NotImplementedError
+
+    def _close_pictures(self) -> None:
         raise NotImplementedError
