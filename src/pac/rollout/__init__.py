@@ -1,8 +1,8 @@
 """Rollouts: anything that acts, in any world, gives Episodes. Collection, evaluation and improvement all use them.
 
 Worker processes step environments; one policy in this process answers all of them in batches; behaviours act beside
-their environment. `trials` says what goes in and comes out, `pool` hands out the episodes, `links` and `ray` reach the
-workers, `worker` steps.
+their environment. `trials` says what goes in and comes out, `pool` hands out the jobs, `links` and `ray` reach the
+workers, `worker` steps and `running` records.
 """
 
 from pac.rollout.pool import rollout

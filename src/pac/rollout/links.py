@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from pac.rollout.worker import IDLE, Answer, Setup, Turn, Worker, dumps
+from pac.rollout.messages import Answer, Setup, Turn
+from pac.rollout.worker import IDLE, Worker, dumps
 
 START_WORKER = "from pac.rollout.worker import main; main()"
 

@@ -9,17 +9,16 @@ import heapq
 import logging
 import math
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from pac import behaviours, envs
-from pac.rollout.links import Backend, Link, LocalBackend, ProcessBackend, WorkerLostError
+from pac.rollout.links import Backend, LocalBackend, ProcessBackend, WorkerLostError
+from pac.rollout.messages import Answer, Setup, Start, Turn
+from pac.rollout.slots import Group, Member, Slot, checked
 from pac.rollout.trials import Actor, Job, Mix, Policy, Trial
-from pac.rollout.worker import Answer, Setup, Start, Turn
-from pac.types import Query, TaskSpec
 
 MAX_DEATHS = 3  # of workers, in the same episode
 MAX_ENVS = 256  # a worker: its actions must fit a socket's buffer
@@ -63,41 +62,6 @@ def _backend(address: str | None, workers: int) -> Callable[[], Backend]:
     return lambda: RayBackend(address, max(workers, 1))
 
 
-@dataclass(eq=False)
-class _Slot:
-    """A place for an environment, and the episode in it."""
-
-    number: int  # within its worker
-    position: int = -1  # of its job; -1: free
-    seed: int = 0
-    policy: Policy | None = None  # None: a behaviour plays, on the far side
-    task: TaskSpec | None = None  # None: not begun yet
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    observation: dict[str, np.ndarray] = field(default_factory=dict)
-    values: list[float] = field(default_factory=list)
-    step: int = 0
-
-
-@dataclass(eq=False)
-class _Group:
-    """Slots that are stepped together."""
-
-    number: int
-    slots: list[_Slot]
-    waiting: bool = False  # for an answer
-
-
-@dataclass(eq=False)
-class _Member:
-    """One worker, as the pool sees it."""
-
-    link: Link
-    groups: list[_Group]
-    asked: deque[_Group] = field(default_factory=deque)  # in this order the answers come
-    heard: float = 0.0
-    answered: bool = False  # at least once
-
-
 class _Pool:
     def __init__(
         self,
@@ -122,7 +86,7 @@ class _Pool:
         self.stillborn = 0
         self.done: dict[int, Trial] = {}
         self.given = 0
-        self.members: list[_Member] = []
+        self.members: list[Member] = []
 
     def run(self) -> Iterator[Trial]:
         if not self.jobs:
@@ -130,7 +94,7 @@ class _Pool:
         self.backend = self.make_backend()
         try:
             for _ in range(self.shape[0]):
-                self.members.append(_Member(self.backend.start(self.setup), self._groups()))
+                self.members.append(Member(self.backend.start(self.setup), self._groups()))
             self._ask()
             while self.given < len(self.jobs):
                 self._listen()
@@ -148,9 +112,9 @@ class _Pool:
         self.members = []
         self.backend.close()
 
-    def _groups(self) -> list[_Group]:
+    def _groups(self) -> list[Group]:
         _, num_groups, room = self.shape
-        return [_Group(g, [_Slot(g * room + i) for i in range(room)]) for g in range(num_groups)]
+        return [Group(g, [Slot(g * room + i) for i in range(room)]) for g in range(num_groups)]
 
     def _take(self) -> list[Trial]:
         """The trials whose turn has come."""
@@ -181,7 +145,7 @@ class _Pool:
             member.asked.append(group)
             group.waiting = True
 
-    def _starts(self, group: _Group) -> Iterator[Start]:
+    def _starts(self, group: Group) -> Iterator[Start]:
         for slot in group.slots:
             if slot.position >= 0 or not self.queue or self.queue[0] >= self.given + self.ahead:
                 continue
@@ -193,7 +157,7 @@ class _Pool:
             name = actor if isinstance(actor, str) else actor.name
             yield Start(slot.number, job, slot.seed, name, slot.policy is None)
 
-    def _act(self, slots: list[_Slot]) -> dict[int, np.ndarray]:
+    def _act(self, slots: list[Slot]) -> dict[int, np.ndarray]:
         """Every slot's action, by the slot's id."""
         actions = {}
         by_policy = defaultdict(list)
@@ -202,12 +166,12 @@ class _Pool:
         for asking in by_policy.values():
             policy = asking[0].policy
             assert policy is not None
-            queries = [_query(slot) for slot in asking]
+            queries = [slot.query() for slot in asking]
             replies = policy.act(queries)
             if len(replies) != len(queries):
                 raise ValueError(f"Policy {policy.name}: expected {len(queries)} replies, found {len(replies)}.")
             for slot, query, reply in zip(asking, queries, replies, strict=True):
-                actions[id(slot)] = _checked(reply.action, query, policy.name)
+                actions[id(slot)] = checked(reply.action, query, policy.name)
                 if reply.value is not None:
                     slot.values.append(reply.value)
                 slot.step += 1
@@ -226,7 +190,7 @@ class _Pool:
             elif time.monotonic() - member.heard > self.timeout:
                 self._replace(member, member.asked[0], f"gave no answer for {self.timeout:g} s")
 
-    def _hear(self, member: _Member) -> None:
+    def _hear(self, member: Member) -> None:
         try:
             answer = member.link.receive()
         except WorkerLostError as loss:
@@ -239,7 +203,7 @@ class _Pool:
         group.waiting = False
         self._note(group, answer)
 
-    def _note(self, group: _Group, answer: Answer) -> None:
+    def _note(self, group: Group, answer: Answer) -> None:
         places = dict.fromkeys(answer.observations, 0)
         for slot in group.slots:
             if slot.number in answer.started:
@@ -249,7 +213,7 @@ class _Pool:
                 values = np.array(slot.values, np.float32) if slot.values else None
                 redone = self.redone[slot.position]
                 self.done[slot.position] = dataclasses.replace(trial, values=values, redone=redone)
-                _free(slot)
+                slot.free()
             elif slot.task and slot.policy:
                 slot.observation = {}
                 for name, shape in slot.shapes.items():
@@ -257,7 +221,7 @@ class _Pool:
                     slot.observation[name] = answer.observations[name][places[name] : end].reshape(shape)
                     places[name] = end
 
-    def _replace(self, member: _Member, group: _Group, reason: str) -> None:
+    def _replace(self, member: Member, group: Group, reason: str) -> None:
         """Put another worker in the place of one that is lost, and its episodes back in the queue."""
         at = member.link.slot()
         slots = [slot for any_group in member.groups for slot in any_group.slots if slot.position >= 0]
@@ -277,26 +241,6 @@ class _Pool:
         member.link.close()
         member.link, member.groups, member.answered = self.backend.start(self.setup), self._groups(), False
         member.asked.clear()
-
-
-def _query(slot: _Slot) -> Query:
-    assert slot.task is not None
-    return Query(task=slot.task, observation=slot.observation, seed=slot.seed, step=slot.step)
-
-
-def _free(slot: _Slot) -> None:
-    slot.position, slot.step, slot.task, slot.policy = -1, 0, None, None
-    slot.shapes, slot.observation, slot.values = {}, {}, []
-
-
-def _checked(action: np.ndarray, query: Query, name: str) -> np.ndarray:
-    expected = (len(query.task.action_low),)
-    if action.shape != expected:
-        raise ValueError(
-            f"Policy {name}, {query.task.name}, step {query.step}: expected an action of shape {expected}, found "
-            f"{action.shape}. Reply with one raw number an action dimension."
-        )
-    return action.astype(np.float32, copy=False)
 
 
 def _check(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pac.rollout.links import WorkerLostError
-from pac.rollout.worker import Answer, Setup, Turn, Worker, dumps
+from pac.rollout.messages import Answer, Setup, Turn
+from pac.rollout.worker import Worker, dumps
 
 
 class RayWorker:
