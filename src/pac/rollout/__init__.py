@@ -5,7 +5,7 @@ their environment. `trials` says what goes in and comes out, `pool` hands out th
 workers, `worker` steps and `running` records.
 """
 
-from pac.rollout.pool import rollout
+from pac.rollout.pool import RolloutError, rollout
 from pac.rollout.trials import Actor, Job, Mix, Policy, Trial, jobs_of
 
-__all__ = ["Actor", "Job", "Mix", "Policy", "Trial", "jobs_of", "rollout"]
+__all__ = ["Actor", "Job", "Mix", "Policy", "RolloutError", "Trial", "jobs_of", "rollout"]

@@ -3,6 +3,7 @@
 A link takes turns and gives their answers in the same order. A worker that is gone raises `WorkerLostError`.
 """
 
+import contextlib
 import mmap
 import os
 import pickle
@@ -106,7 +107,8 @@ class ProcessLink:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
         self.connection = Connection(ours.detach())
-        self._send(setup)
+        with contextlib.suppress(WorkerLostError):  # the first turn will find out
+            self._send(setup)
 
     def send(self, turn: Turn) -> None:
         self._send(turn)

@@ -25,6 +25,10 @@ MAX_ENVS = 256  # a worker: its actions must fit a socket's buffer
 log = logging.getLogger("pac.rollout")
 
 
+class RolloutError(ValueError):
+    """Workers are lost again and again."""
+
+
 def rollout(
     actor: Actor,
     jobs: Sequence[Job],
@@ -235,9 +239,12 @@ class _Pool:
             self.redone[slot.position] += 1
             heapq.heappush(self.queue, slot.position)
         if (worst := max((self.deaths[slot.position] for slot in suspects), default=0)) >= MAX_DEATHS:
-            raise RuntimeError(f"{worst} workers were lost in the same place: {lost}. The last one {reason}.")
+            raise RolloutError(
+                f"{worst} workers were lost in the same place: {lost}. The last one {reason}. Play that "
+                "episode alone with workers=0 to see why; too little memory is a common cause."
+            )
         if self.stillborn >= MAX_DEATHS:
-            raise RuntimeError(f"{self.stillborn} workers in a row were lost before they answered; the last {reason}.")
+            raise RolloutError(f"{self.stillborn} workers in a row were lost before they answered; the last {reason}.")
         member.link.close()
         member.link, member.groups, member.answered = self.backend.start(self.setup), self._groups(), False
         member.asked.clear()
