@@ -10,7 +10,7 @@ LAYERS = [
     {"behaviours", "envs", "model"},
     {"objectives", "data"},
     {"policy", "rollout"},
-    {"collect", "scaling", "demo"},
+    {"collect", "evaluate", "scaling", "demo"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

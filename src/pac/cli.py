@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 
 import pac
-from pac import demo
+from pac import collect, demo
 from pac.data import inspect, mixture, transfer
 from pac.envs import listing
+from pac.evaluate import cli as evaluate
 from pac.scaling import info
 
 
@@ -16,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
     parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (info, listing, transfer, inspect, mixture, demo):
+    for module in (info, listing, transfer, inspect, mixture, evaluate, collect, demo):
         module.add_parser(subparsers)
     args = parser.parse_args(arguments)
     try:
