@@ -51,7 +51,7 @@ class GymWorld(World):
 
     def _start(self, seed: int) -> np.ndarray:
         observation, _ = self.simulator.reset(seed=seed)
-        return _flat(observation)
+        return _flat(self.simulator.observation_space, observation)
 
     def _advance(self, action: np.ndarray) -> Moment:
         space = self.simulator.action_space
@@ -59,7 +59,13 @@ class GymWorld(World):
             action.astype(space.dtype).reshape(space.shape)
         )
         success = bool(max(info.get(name, 0) for name in _SUCCESS)) if self.task.has_success else None
-        return Moment(_flat(observation), float(reward), bool(terminated), bool(truncated), success)
+        return Moment(
+            _flat(self.simulator.observation_space, observation),
+            float(reward),
+            bool(terminated),
+            bool(truncated),
+            success,
+        )
 
     def _open_pictures(self, with_frames: bool) -> None:
         try:
@@ -127,7 +133,8 @@ def _names(task: str, space: "gymnasium.Space[Any]", prefix: str = "state") -> I
         )
 
 
-def _flat(observation: Any) -> np.ndarray:
-    if isinstance(observation, dict):
-        return np.concatenate([_flat(part) for part in observation.values()])
+def _flat(space: "gymnasium.Space[Any]", observation: Any) -> np.ndarray:
+    """All numbers, in the order of the space: an observation's own dict may have another."""
+    if isinstance(space, Dict):
+        return np.concatenate([_flat(part, observation[key]) for key, part in space.spaces.items()])
     return np.ravel(observation).astype(np.float32)

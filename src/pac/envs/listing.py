@@ -40,15 +40,17 @@ def describe(task: TaskSpec) -> dict[str, Any]:
 
 
 def _show(specs: list[TaskSpec]) -> None:
-    table = Table()
+    table = Table(box=None)
     table.add_column("task", no_wrap=True)
     for heading in ("state", "actions", "steps", "Hz"):
         table.add_column(heading, justify="right")
     table.add_column("success")
-    table.add_column("cameras")
+    table.add_column("cameras", no_wrap=True, overflow="ellipsis")
     for task in specs:
         rate = "" if task.control_rate is None else f"{task.control_rate:.3g}"
         sizes = (str(task.state_dim), str(len(task.action_low)), str(task.max_steps))
         cameras = ", ".join(known_cameras(task.name))
         table.add_row(task.name, *sizes, rate, "yes" if task.has_success else "", cameras)
-    Console().print(table)
+    console = Console()
+    console.width = console.width if console.is_terminal else 160
+    console.print(table)
