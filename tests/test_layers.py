@@ -7,9 +7,10 @@ import pac
 
 LAYERS = [
     {"bins", "config", "intervals", "resources", "types"},
-    {"model"},
+    {"behaviours", "envs", "model"},
     {"objectives", "data"},
-    {"scaling", "demo"},
+    {"policy", "rollout"},
+    {"collect", "evaluate", "scaling", "demo"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

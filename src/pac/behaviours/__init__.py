@@ -1,0 +1,9 @@
+"""Behaviours: data when there is none. What acts without a checkpoint, and wrappers that make its quality a dial.
+
+`make("scripted+faults:clean=0.3,switch=15-50")` builds one; docs/behaviours.md lists them all.
+"""
+
+from pac.behaviours.base import MOODS, Behaviour
+from pac.behaviours.spec import BASES, WRAPPERS, make
+
+__all__ = ["BASES", "MOODS", "WRAPPERS", "Behaviour", "make"]

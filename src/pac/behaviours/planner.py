@@ -1,0 +1,139 @@
+"""A sampling planner for the Control Suite: model predictive path integral control (Williams et al., 2017) on the
+task's own simulator and reward. It needs no training, and its effort is a dial.
+
+It reads the simulator's state from the environment and plans in copies: the episode itself is not touched.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pac.behaviours.base import CLEAN, bounds
+from pac.config import suggest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How hard to think. Times are in control steps."""
+
+    samples: int = 64  # action sequences tried at each replanning; the current plan is one of them
+    horizon: int = 32  # length of a sequence
+    replan: int = 2  # steps between plannings
+    sigma: float = 0.8  # noise on the plan, a share of half the action range
+    temperature: float = 0.05  # of the weights, with returns scaled to [0, 1] over the samples
+    hold: int = 1  # noise is drawn every so many steps and is linear between
+
+
+# What suits a task, or a domain; the rest uses the defaults.
+TABLE: dict[str, Settings] = {
+    "acrobot": Settings(samples=128, horizon=150, replan=5, hold=10),
+    "ball_in_cup": Settings(samples=128, horizon=50, hold=5),
+    "cartpole": Settings(samples=64, horizon=100, hold=10),
+    "cheetah": Settings(samples=128, horizon=40, replan=1),
+    "finger": Settings(samples=64, horizon=40, hold=4),
+    "fish": Settings(samples=64, horizon=30, hold=4),
+    "hopper": Settings(samples=128, horizon=50, hold=4),
+    "humanoid": Settings(samples=128, horizon=25, replan=1, hold=3),
+    "pendulum": Settings(samples=64, horizon=75, hold=5),
+    "point_mass": Settings(samples=64, horizon=50, hold=5),
+    "quadruped": Settings(samples=64, horizon=30, hold=4),
+    "reacher": Settings(samples=64, horizon=40, hold=5),
+    "swimmer": Settings(samples=64, horizon=40, hold=5),
+    "walker": Settings(samples=64, horizon=32),
+}
+QUALITIES = {"good": (1, 1), "medium": (4, 2), "poor": (16, 4)}  # samples divided by, replan multiplied by
+
+
+class Planner:
+    """Plans by sampling. `quality` scales the task's settings in the table; numbers replace them."""
+
+    def __init__(
+        self,
+        *,
+        quality: str = "good",
+        samples: int | None = None,
+        horizon: int | None = None,
+        replan: int | None = None,
+        sigma: float | None = None,
+        temperature: float | None = None,
+        hold: int | None = None,
+        threads: int = 1,  # of the simulator; the actions do not depend on it
+    ) -> None:
+        if quality not in QUALITIES:
+            raise ValueError(f"planner: unknown quality {quality!r}.{suggest(quality, QUALITIES)}")
+        numbers = {
+            "samples": samples,
+            "horizon": horizon,
+            "replan": replan,
+            "sigma": sigma,
+            "temperature": temperature,
+            "hold": hold,
+        }
+        self.given = {name: value for name, value in numbers.items() if value is not None}
+        for name, value in {**self.given, "threads": threads}.items():
+            if value <= 0:
+                raise ValueError(f"planner: expected {name} above 0, found {value}.")
+        self.quality, self.threads = quality, threads
+        self.labels = dict(CLEAN)
+
+    def begin(self, env: Any, random: np.random.Generator) -> None:
+        name = env.task.name
+        if not name.startswith("control/"):
+            raise ValueError(
+                f"planner: expected a task of the Control Suite ('control/walker.walk'), found {name!r}. It plans in "
+                "their simulators only: use 'scripted' for metaworld/ tasks, or 'random'."
+            )
+        from pac.behaviours.simulation import Simulation
+
+        self.settings = settings_for(name.removeprefix("control/"), self.quality, self.given)
+        self.bounds, self.random, self.step = bounds(env), random, 0
+        self.simulation = Simulation(env, self.threads)
+        middle = np.clip(np.zeros(len(self.bounds[0])), *self.bounds)
+        self.plan = np.tile(middle, (self.settings.horizon, 1))
+
+    def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        elapsed = self.step % min(self.settings.replan, self.settings.horizon)
+        if elapsed == 0:
+            self.improve()
+        self.step += 1
+        action = self.plan[0].astype(np.float32)
+        self.plan = np.concatenate([self.plan[1:], self.plan[-1:]])
+        return action
+
+    def improve(self) -> None:
+        """Try variations of the plan; the new one is their mean, weighted by what they return."""
+        low, high = self.bounds
+        noise = smooth_noise(self.random, self.settings, len(low)) * self.settings.sigma * (high - low) / 2
+        noise[0] = 0
+        actions = np.clip(self.plan + noise, low, high)
+        returns = self.simulation.rewards(actions).sum(1)
+        self.plan = np.tensordot(weights(returns, self.settings.temperature), actions, 1)
+
+
+def settings_for(task: str, quality: str, given: dict[str, Any]) -> Settings:
+    """Of a task such as "walker.walk"."""
+    usual = TABLE.get(task, TABLE.get(task.partition(".")[0], Settings()))
+    fewer, rarer = QUALITIES[quality]
+    scaled = dataclasses.replace(usual, samples=max(4, usual.samples // fewer), replan=usual.replan * rarer)
+    return dataclasses.replace(scaled, **given)
+
+
+def smooth_noise(random: np.random.Generator, settings: Settings, num_actions: int) -> np.ndarray:
+    """(samples, horizon, actions): standard normal at every `hold`-th step, linear between."""
+    knots = -(-(settings.horizon - 1) // settings.hold) + 1
+    drawn = random.standard_normal((settings.samples, knots, num_actions))
+    if settings.hold == 1:
+        return drawn
+    times = np.arange(settings.horizon) / settings.hold
+    left = np.minimum(times.astype(int), knots - 2)
+    share = (times - left)[:, None]
+    return drawn[:, left] * (1 - share) + drawn[:, left + 1] * share
+
+
+def weights(returns: np.ndarray, temperature: float) -> np.ndarray:
+    """Of samples, by a softmax of returns scaled to [0, 1]; equal where all return the same."""
+    span = max(returns.max() - returns.min(), 1e-12)
+    grown = np.exp((returns - returns.max()) / span / temperature)
+    return grown / grown.sum()

@@ -1,0 +1,286 @@
+"""`pac collect`: episodes of any task by any behaviour, into the episode store.
+
+A dataset holds episodes 0, 1, 2, ... of one task under one seed, so a second run of the same command goes on at the
+first that is missing, and nothing depends on workers, interruptions or crashes. `collect.json` keeps the settings.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+import pac
+from pac import envs
+from pac.data.episodes import Dataset, DatasetSpec
+from pac.data.writer import DatasetWriter, write_atomically
+from pac.intervals import wilson
+from pac.rollout import Actor, Job, Mix, Policy, Trial, rollout
+
+SETTINGS_FILE = "collect.json"
+log = logging.getLogger("pac.collect")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What decides the episodes of a dataset, apart from their number."""
+
+    task: str
+    behaviours: tuple[str, ...]  # specs, or paths of checkpoints
+    weights: tuple[float, ...]
+    seed: int
+    cameras: tuple[str, ...] = ()
+    max_steps: int | None = None
+    stop_at_success: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return table
+
+    def command(self) -> str:
+        """What to type for these episodes; how many, where to and with how many workers is for the reader to add."""
+        words = ["pac", "collect", self.task, "--seed", str(self.seed)]
+        for name, weight in zip(self.behaviours, self.weights, strict=True):
+            words += ["--behaviour", name if weight == 1 else f"{name}@{weight:g}"]
+        words += ["--cameras", *self.cameras] if self.cameras else []
+        words += [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
+        return shlex.join(words + ["--stop-at-success"] * self.stop_at_success)
+
+
+class Folder:
+    """The dataset of one task, which appears with its first episode."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings = path, settings
+        self.writer: DatasetWriter | None = None
+        self.num_before = self._find()
+
+    def append(self, trial: Trial) -> None:
+        if self.writer is None:
+            self.writer = DatasetWriter(self.path, dataset_spec(trial))
+            if not (self.path / SETTINGS_FILE).exists():
+                write_atomically(self.path / SETTINGS_FILE, self._record())
+        self.writer.append(trial.episode)
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def _record(self) -> bytes:
+        settings = self.settings
+        table = {"command": settings.command(), "settings": settings.to_json(), "versions": _versions()}
+        return json.dumps(table, indent=2).encode() + b"\n"
+
+    def _find(self) -> int:
+        """How many episodes are there already, once it is sure that they are of the same kind."""
+        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
+            return 0
+        if not (self.path / "spec.json").is_file():
+            raise ValueError(f"{self.path}: expected a dataset or a new folder, found other files. Name another --out.")
+        dataset = Dataset(self.path)
+        file = self.path / SETTINGS_FILE
+        if not file.is_file():
+            if len(dataset):
+                raise ValueError(
+                    f"{self.path}: expected a dataset made by `pac collect`, found {len(dataset)} episodes and no "
+                    f"{SETTINGS_FILE}. Name another --out, and mix the two in a mixture file."
+                )
+            return 0
+        self._compare(file)
+        job = self.settings
+        seeds = [envs.episode_seed(job.task, job.seed, i) for i in range(len(dataset))]
+        if list(dataset.index["seed"]) != seeds:
+            raise ValueError(
+                f"{self.path}: expected episodes 0 to {len(dataset) - 1} of {job.task}, seed {job.seed}, found others "
+                "among them. Collect into a folder of its own."
+            )
+        return len(dataset)
+
+    def _compare(self, file: Path) -> None:
+        try:
+            record = json.loads(file.read_text())
+            found, versions = record["settings"], dict(record["versions"])
+            wanted = self.settings.to_json()
+            differing = [name for name in wanted if found[name] != wanted[name]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file}: expected the settings of a collection, found {error!r}. Restore it.") from error
+        if differing:
+            text = "; ".join(f"{name} {found[name]!r}, now {wanted[name]!r}" for name in differing)
+            raise ValueError(
+                f"{self.path}: expected the settings this dataset was begun with, found {text}. Repeat the first "
+                "command to go on, or name another --out."
+            )
+        if versions != _versions():
+            log.warning("%s was begun with %s; going on with %s.", self.path, versions, _versions())
+
+
+def dataset_spec(trial: Trial) -> DatasetSpec:
+    """The spec of a dataset that begins with this trial."""
+    low, high = trial.spec.action_low, trial.spec.action_high
+    bounded = all(map(math.isfinite, (*low, *high)))
+    bounds = {"action_low": low, "action_high": high} if bounded else {}
+    return DatasetSpec.of(trial.episode, control_rate=trial.spec.control_rate, **bounds)
+
+
+def collect(
+    folders: Sequence[Folder], actor: Actor, episodes: int, *, console: Console | None = None, **options: Any
+) -> int:
+    """Fill every folder up to `episodes`; `options` are those of `rollout`. Returns how many were begun again."""
+    by_task = {folder.settings.task: folder for folder in folders}
+    first = folders[0].settings
+    jobs = [Job(t, f.settings.seed, i) for t, f in by_task.items() for i in range(f.num_before, episodes)]
+    setup = {name: getattr(first, name) for name in ("cameras", "max_steps", "stop_at_success")}
+    trials = rollout(actor, jobs, **setup, **options)
+    redone = 0
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.callback(folder.close)
+        stack.callback(trials.close)  # type: ignore[attr-defined]
+        progress = stack.enter_context(_progress(console))
+        bars = {
+            task: progress.add_task(escape(task), total=episodes, completed=min(folder.num_before, episodes))
+            for task, folder in by_task.items()
+        }
+        for trial in trials:
+            by_task[trial.task].append(trial)
+            progress.advance(bars[trial.task])
+            redone += trial.redone
+    return redone
+
+
+def load_actors(texts: Sequence[str]) -> tuple[Actor, tuple[str, ...], tuple[float, ...]]:
+    """`["scripted@0.7", "runs/a/checkpoints/100"]` -> who acts, with names and weights."""
+    names, weights = [], []
+    for text in texts:
+        name, _, weight = text.rpartition("@")
+        try:
+            weights.append(float(weight) if name else 1.0)
+            names.append(name or text)
+        except ValueError:
+            weights.append(1.0)
+            names.append(text)
+    loaded = tuple(_load_policy(name) if Path(name).is_dir() else name for name in names)
+    mix = Mix(loaded, tuple(weights))
+    return (loaded[0] if len(loaded) == 1 else mix), tuple(names), tuple(weights)
+
+
+def _load_policy(path: str) -> Policy:
+    try:
+        module = importlib.import_module("pac.policy")
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{path} is a folder, and so taken for a checkpoint, which this version cannot load ({error}). Name a "
+            "behaviour such as 'random' or 'scripted'."
+        ) from error
+    policy: Policy = module.load(path)
+    return policy
+
+
+def folder_name(task: str) -> str:
+    return task.replace("/", "-").replace(":", "-")
+
+
+def summary_table(folders: Sequence[Folder]) -> Table:
+    """What the datasets hold now, with intervals."""
+    table = Table("task", "episodes", "steps", "success [95%]", "return: mean", "10% / 50% / 90%")
+    for folder in folders:
+        dataset = Dataset(folder.path)
+        index = dataset.index
+        known = index["success"][index["success"] >= 0]
+        low, high = wilson(int(known.sum()), len(known))
+        success = f"{100 * known.mean():.1f}% [{100 * low:.1f}, {100 * high:.1f}]" if len(known) else "not said"
+        quantiles = " / ".join(f"{value:.4g}" for value in np.quantile(index["return"], (0.1, 0.5, 0.9)))
+        counts = (str(len(dataset)), str(dataset.num_steps))
+        table.add_row(escape(folder.settings.task), *counts, success, f"{index['return'].mean():.4g}", quantiles)
+    return table
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "collect",
+        help="let a behaviour act, and keep its episodes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", nargs="+", help="such as control/walker.walk, metaworld/drawer-open, gym/Pendulum-v1")
+    parser.add_argument(
+        "--behaviour",
+        action="append",
+        required=True,
+        metavar="SPEC[@WEIGHT]",
+        help="who acts: random, scripted+faults, planner:samples=64, a checkpoint's folder; several: one an episode",
+    )
+    parser.add_argument("--episodes", type=int, default=100, help="of each task, in all (default: 100)")
+    parser.add_argument("--out", type=Path, help="dataset; of several tasks, the folder of theirs (default: data/TASK)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cameras", nargs="+", default=[], help="rendered into every observation (default: none)")
+    parser.add_argument("--max-steps", type=int, help="time limit, instead of the task's own")
+    parser.add_argument("--stop-at-success", action="store_true", help="the first success terminates an episode")
+    add_worker_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_worker_options(parser: argparse.ArgumentParser) -> None:
+    """Where a rollout runs; none of these changes what it gives."""
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; 0: this one alone")
+    parser.add_argument("--envs-per-worker", type=int, help="environments each (default: 16 for a policy, else 2)")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds after which a silent worker is replaced")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run the workers on a Ray cluster, or 'local'")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.episodes < 1:
+        raise ValueError(f"--episodes: expected 1 or more, found {args.episodes}.")
+    tasks = list(dict.fromkeys(args.task))
+    actor, names, weights = load_actors(args.behaviour)
+    common = {"cameras": tuple(args.cameras), "max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
+    where = {"workers": args.workers, "envs_per_worker": args.envs_per_worker, "timeout": args.timeout, "ray": args.ray}
+    places = {task: (args.out or Path("data")) / folder_name(task) for task in tasks}
+    if len(tasks) == 1 and args.out:
+        places[tasks[0]] = args.out
+    folders = [
+        Folder(path, Settings(task=task, behaviours=names, weights=weights, seed=args.seed, **common))
+        for task, path in places.items()
+    ]
+    console = Console()
+    try:
+        redone = collect(folders, actor, args.episodes, console=console, **where)
+    except KeyboardInterrupt:
+        console.print("Stopped. Finished episodes are kept; the same command goes on from there.")
+        raise
+    if redone:
+        console.print(f"Workers were lost: {redone} episodes were begun again. The result is the same.")
+    console.print(summary_table(folders))
+    console.print(f"In {', '.join(str(folder.path) for folder in folders)}", soft_wrap=True, markup=False)
+
+
+def _progress(console: Console | None) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    off = console is None or not console.is_terminal
+    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=off, transient=True)
+
+
+def _versions() -> dict[str, str]:
+    """Of what decides a return; the same seed gives slightly different ones on another simulator."""
+    found = {"pac": pac.__version__}
+    for name in ("gymnasium", "mujoco", "dm_control", "metaworld"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

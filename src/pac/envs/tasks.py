@@ -1,0 +1,138 @@
+"""What is known of the tasks before any simulator is loaded; the tests hold every line of it against the worlds."""
+
+import difflib
+from collections.abc import Sequence
+
+from pac.types import TaskSpec
+
+# domain.task -> state dimensions. The paper's table has 21 for fish.swim; the suite gives 24.
+_CONTROL = {
+    "acrobot.swingup": 6,
+    "ball_in_cup.catch": 8,
+    "cartpole.balance": 5,
+    "cartpole.swingup": 5,
+    "cartpole.three_poles": 11,
+    "cartpole.two_poles": 8,
+    "cheetah.run": 17,
+    "dog.run": 223,
+    "dog.stand": 223,
+    "dog.trot": 223,
+    "dog.walk": 223,
+    "finger.spin": 9,
+    "finger.turn_easy": 12,
+    "finger.turn_hard": 12,
+    "fish.swim": 24,
+    "fish.upright": 21,
+    "hopper.hop": 15,
+    "hopper.stand": 15,
+    "humanoid.run": 67,
+    "humanoid.stand": 67,
+    "humanoid.walk": 67,
+    "pendulum.swingup": 3,
+    "point_mass.easy": 4,
+    "quadruped.escape": 101,
+    "quadruped.run": 78,
+    "quadruped.walk": 78,
+    "reacher.easy": 6,
+    "swimmer.swimmer15": 61,
+    "swimmer.swimmer6": 25,
+    "walker.run": 24,
+    "walker.stand": 24,
+    "walker.walk": 24,
+}
+# domain -> action dimensions, control rate in Hz, cameras
+_DOMAINS: dict[str, tuple[int, float, tuple[str, ...]]] = {
+    "acrobot": (1, 100, ("fixed", "lookat")),
+    "ball_in_cup": (2, 50, ("cam0", "cam1")),
+    "cartpole": (1, 100, ("fixed", "lookatcart")),
+    "cheetah": (6, 100, ("side", "back")),
+    "dog": (38, 200 / 3, ("y-axis", "x-axis")),
+    "finger": (2, 50, ("cam0", "cam1")),
+    "fish": (5, 25, ("tracking_top", "tracking_x", "tracking_y", "fixed_top", "eye")),
+    "hopper": (4, 50, ("cam0", "back")),
+    "humanoid": (21, 40, ("back", "side", "egocentric")),
+    "pendulum": (1, 50, ("fixed", "lookat")),
+    "point_mass": (2, 50, ("fixed", "cam0")),
+    "quadruped": (12, 50, ("global", "x", "y", "egocentric")),
+    "reacher": (2, 50, ("fixed", "hand")),
+    "swimmer": (14, 100 / 3, ("tracking1", "tracking2", "eyes")),
+    "walker": (6, 40, ("side", "back")),
+}
+_QUADRUPED_BOUNDS = ((-1.0, -1.0, -0.8) * 4, (1.0, 1.1, 0.8) * 4)  # yaw, lift and extend of each leg; all others: 1
+_METAWORLD_NAMES = (
+    "assembly basketball bin-picking box-close button-press button-press-topdown button-press-topdown-wall "
+    "button-press-wall coffee-button coffee-pull coffee-push dial-turn disassemble door-close door-lock door-open "
+    "door-unlock drawer-close drawer-open faucet-close faucet-open hammer hand-insert handle-press handle-press-side "
+    "handle-pull handle-pull-side lever-pull peg-insert-side peg-unplug-side pick-out-of-hole pick-place "
+    "pick-place-wall plate-slide plate-slide-back plate-slide-back-side plate-slide-side push push-back push-wall "
+    "reach reach-wall shelf-place soccer stick-pull stick-push sweep sweep-into window-close window-open"
+)
+_METAWORLD_CAMERAS = ("corner2", "topview", "corner", "corner3", "corner4", "behindGripper", "gripperPOV")
+
+FAMILIES = ("control", "metaworld", "gym")
+TASKS = tuple(f"control/{name}" for name in _CONTROL) + tuple(f"metaworld/{name}" for name in _METAWORLD_NAMES.split())
+
+
+def check_name(task: str) -> str:
+    """The family of a task: "control", "metaworld" or "gym"."""
+    family, _, name = task.rpartition("/") if not task.startswith("gym/") else task.partition("/")
+    if task in TASKS or (family == "gym" and name):
+        return family
+    short = {known.partition("/")[2]: known for known in TASKS if known.startswith(family) or family not in FAMILIES}
+    close = difflib.get_close_matches(name, short, n=1, cutoff=0.5)
+    raise ValueError(
+        f"Unknown task {task!r}. Expected control/<domain>.<task>, metaworld/<name> or gym/<Gymnasium id>; "
+        f"`pac tasks` lists them.{f' Did you mean {short[close[0]]!r}?' if close else ''}"
+    )
+
+
+def known_cameras(task: str) -> tuple[str, ...]:
+    """The cameras a task has; those of a Gymnasium id are only known once it is made."""
+    family, _, name = task.partition("/")
+    if family == "control":
+        return _DOMAINS[name.split(".")[0]][2]
+    return _METAWORLD_CAMERAS if family == "metaworld" else ("render",)
+
+
+def check_cameras(task: str, cameras: Sequence[str]) -> tuple[str, ...]:
+    there = known_cameras(task)
+    for camera in cameras:
+        if camera not in there:
+            raise ValueError(f"Unknown camera {camera!r}: {task} has {', '.join(there)}. Choose among these.")
+    if isinstance(cameras, str) or len(set(cameras)) != len(cameras):
+        raise ValueError(f"Cameras of {task}: expected a list of different names, found {cameras!r}.")
+    return tuple(cameras)
+
+
+def static_spec(task: str, cameras: tuple[str, ...], max_steps: int | None) -> TaskSpec:
+    """The spec of a Control Suite or Meta-World task, without loading it."""
+    family, _, name = task.partition("/")
+    if family == "metaworld":
+        size, num_actions, rate, limit = 39, 4, 80.0, 500
+    else:
+        domain = name.split(".")[0]
+        num_actions, rate, _ = _DOMAINS[domain]
+        num_actions = 5 if name == "swimmer.swimmer6" else num_actions
+        size, limit = _CONTROL[name], 1000
+    low, high = (-1.0,) * num_actions, (1.0,) * num_actions
+    if name.startswith("quadruped"):
+        low, high = _QUADRUPED_BOUNDS
+    return TaskSpec(
+        name=task,
+        instruction=instruction(task),
+        state_dim=size,
+        action_low=low,
+        action_high=high,
+        max_steps=limit if max_steps is None else max_steps,
+        has_success=family == "metaworld",
+        cameras=cameras,
+        control_rate=float(rate),
+    )
+
+
+def instruction(task: str) -> str:
+    """The words of the task's own name: "walker walk", "drawer open", "Pendulum"."""
+    name = task.partition("/")[2].rpartition("/")[2]
+    stem, _, version = name.rpartition("-v")
+    name = stem if stem and version.isdigit() else name
+    return " ".join(name.replace(".", " ").replace("_", " ").replace("-", " ").split())

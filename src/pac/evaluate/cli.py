@@ -1,0 +1,110 @@
+"""`pac evaluate`: let actors act, and say what that shows.
+
+Every actor plays the same trials: trial i of a task starts from the state given by (task, seed, i). With --json each
+finished trial is kept at once; after Ctrl-C the same command goes on, and a larger --trials adds to what is there.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from pac.evaluate import experts, tables
+from pac.evaluate.plan import SAMPLINGS, Contestant, expand_tasks, parse_actors
+from pac.evaluate.play import key, make_videos, play
+from pac.evaluate.records import Journal, partial_path
+from pac.evaluate.report import Report
+from pac.rollout import Job, jobs_of
+
+INTERRUPTED = 130
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "evaluate",
+        help="trials of policies and behaviours: returns, success, intervals, comparisons",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("actor", nargs="+", metavar="ACTOR", help="behaviour or folder of a checkpoint; LABEL=ACTOR names it")
+    add("--tasks", nargs="+", required=True, help="names, suites (control, metaworld) or globs ('metaworld/*open*')")
+    add("--trials", type=int, default=100, help="of each task (default: 100)")
+    add("--seed", type=int, default=0, help="of the evaluation: which initial states (default: 0)")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    add("--ray", metavar="ADDRESS", help="run the workers on a Ray cluster ('local' or its address)")
+    add("--max-steps", type=int, help="end episodes earlier; percent of expert is not shown then")
+    add("--stop-at-success", action="store_true", help="end episodes at success; nor is it then")
+    add("--cameras", nargs="+", default=[], help="for policies that see; default: those the policy names")
+    add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"of checkpoints: {', '.join(SAMPLINGS)}")
+    add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="of checkpoints: the critic picks among N")
+    add("--bootstrap", action="store_true", help="intervals by stratified bootstrap: trials drawn anew within tasks")
+    add("--experts", type=Path, default=experts.TABLE, help="table of the returns that count as 100%%")
+    add("--json", type=Path, metavar="FILE", help="every trial, settings and summary; resumable")
+    add("--markdown", type=Path, metavar="FILE", help="the tables")
+    add("--videos", type=Path, metavar="DIR", help="mp4 of chosen trials, with the critic's value")
+    add("--video-trials", type=int, nargs="+", default=[0], metavar="I", help="which of each task (default: 0)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    actors = parse_actors(args.actor, samplings=args.sampling, best_of=args.best_of)
+    tasks = expand_tasks(args.tasks)
+    _check(args)
+    jobs, report, code = jobs_of(tasks, args.trials, args.seed), Report(args, actors, tasks), 0
+    with Journal(args.json, report.settings) as journal:
+        _nothing_unasked(journal, jobs, actors, args)
+        try:
+            kept = play(actors, jobs, journal, args)
+            complaints = make_videos(actors, jobs, journal, kept, args) if args.videos else []
+        except KeyboardInterrupt:
+            complaints, code = [_interrupted(journal, len(jobs) * len(actors))], INTERRUPTED
+        _tell(report, journal, [key(actor.label, job) for actor in actors for job in jobs], complaints, code)
+    return code
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.trials < 1:
+        raise ValueError(f"--trials: expected 1 or more, found {args.trials}.")
+    outside = [index for index in args.video_trials if not 0 <= index < args.trials]
+    if args.videos is not None and outside:
+        raise ValueError(f"--video-trials: expected numbers from 0 to {args.trials - 1}, found {outside[0]}.")
+
+
+def _nothing_unasked(
+    journal: Journal, jobs: Sequence[Job], actors: Sequence[Contestant], args: argparse.Namespace
+) -> None:
+    """A file is not replaced by one that holds less."""
+    if extra := journal.records.keys() - {key(actor.label, job) for actor in actors for job in jobs}:
+        raise ValueError(
+            f"{args.json} holds {len(extra):,} trials that this command does not ask for. Expected --trials "
+            f"{1 + max(place[3] for place in extra)} or more, found {args.trials}. Or name another --json file."
+        )
+
+
+def _interrupted(journal: Journal, total: int) -> str:
+    done = f"Interrupted: {len(journal.records):,} of {total:,} trials were finished"
+    if journal.path is None:
+        return f"{done}. With --json FILE they would be kept."
+    return f"{done} and are in {partial_path(journal.path)}; the same command goes on from there."
+
+
+def _tell(report: Report, journal: Journal, order: Sequence[Any], complaints: Sequence[str], code: int) -> None:
+    """Tables of what is finished; files only when all is."""
+    console, markdown = Console(), report.args.markdown
+    records = [journal.records[place] for place in order if place in journal.records]
+    if records:
+        result = report.build(records, complaints)
+        complaints = result.notes
+        tables.print_grids(result.grids, console)
+        if code == 0:
+            journal.finish(result.document)
+        if code == 0 and markdown is not None:
+            markdown.parent.mkdir(parents=True, exist_ok=True)
+            markdown.write_text(tables.markdown(result.grids, result.notes, result.document["command"]))
+    for note in complaints:
+        console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,11 @@
+"""Rollouts: anything that acts, in any world, gives Episodes. Collection, evaluation and improvement all use them.
+
+Worker processes step environments; one policy in this process answers all of them in batches; behaviours act beside
+their environment. `trials` says what goes in and comes out, `pool` hands out the jobs, `links` and `ray` reach the
+workers, `worker` steps and `running` records.
+"""
+
+from pac.rollout.pool import RolloutError, rollout
+from pac.rollout.trials import Actor, Job, Mix, Policy, Trial, jobs_of
+
+__all__ = ["Actor", "Job", "Mix", "Policy", "RolloutError", "Trial", "jobs_of", "rollout"]

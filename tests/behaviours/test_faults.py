@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from behaviours.worlds import Ones, play, still_world
+
+from pac.behaviours import MOODS, make
+from pac.behaviours.base import Uniform
+from pac.behaviours.faults import SCRIPT_SHARES, Faults, fill_shares
+from pac.behaviours.scripted import Scripted
+
+PUSH = still_world(4, "metaworld/push")
+
+
+def test_a_robot_that_stops_short_is_clean_until_it_stops() -> None:
+    actions, moods = play(Faults(Ones(), stop_short=1.0, after=(3, 9)), 30)
+    stop = int(np.argmax(moods))
+    assert 3 <= stop <= 9
+    np.testing.assert_array_equal(moods, [0] * stop + [MOODS.index("stop-short")] * (30 - stop))
+    np.testing.assert_array_equal(actions, [[1, 1]] * stop + [[0, 0]] * (30 - stop))
+
+
+def test_hesitation_comes_and_goes_and_its_label_is_where_it_stands_still() -> None:
+    actions, moods = play(Faults(Ones(), hesitate=1.0, act_for=(2, 4), wait_for=(5, 6)), 200)
+    still = (actions == 0).all(1)
+    np.testing.assert_array_equal(still, moods == MOODS.index("hesitate"))
+    edges = np.flatnonzero(np.diff(still.astype(int)))
+    lengths = np.diff(edges)
+    assert not still[0]
+    assert set(lengths[0::2]) <= {5, 6}
+    assert set(lengths[1::2]) <= {2, 3, 4}
+
+
+def test_slow_takes_a_share_of_the_way_from_standing_still() -> None:
+    actions, moods = play(Faults(Ones(), slow=1.0, speed=(0.25, 0.25)), 5)
+    np.testing.assert_allclose(actions, 0.25)
+    assert (moods == MOODS.index("slow")).all()
+
+
+def test_standing_still_respects_bounds_that_exclude_zero() -> None:
+    env = still_world()
+    env.task.action_low = (0.5, -1.0)
+    actions, _ = play(Faults(Ones(), stop_short=1.0, after=(0, 0)), 3, env=env)
+    np.testing.assert_array_equal(actions, [[0.5, 0]] * 3)
+
+
+def test_moods_are_drawn_with_their_shares_and_one_lasts_the_episode() -> None:
+    behaviour, found = make("scripted+faults:after=0-0"), []
+    for seed in range(600):
+        _, moods = play(behaviour, 3, seed, PUSH)
+        assert len(set(moods)) == 1
+        found.append(int(moods[0]))
+    for name, share in SCRIPT_SHARES.items():
+        assert abs(np.mean(np.array(found) == MOODS.index(name)) - share) < 0.06
+
+
+def test_switching_draws_a_new_mood_every_so_many_steps() -> None:
+    _, moods = play(make("scripted+faults:switch=15-50"), 4000, env=PUSH)
+    changes = np.diff(np.flatnonzero(np.diff(moods)))
+    assert changes.min() >= 15
+    assert len(set(moods)) == 4
+    assert 0.1 < np.mean(moods == 0) < 0.3
+
+
+def test_a_script_is_itself_again_when_its_mood_is_over() -> None:
+    behaviour = make("scripted+faults:wrong-goal=0.5,other-skill=0.5")
+    clean = play(make("scripted"), 1, env=PUSH)[0]
+    assert isinstance(behaviour, Faults)
+    assert behaviour.script is not None
+    play(behaviour, 2, env=PUSH)
+    behaviour.inner.begin(PUSH, np.random.default_rng(0))
+    np.testing.assert_array_equal(behaviour.inner.act({"observation.state": np.zeros(39)})[None], clean)
+
+
+def test_a_wrong_goal_lies_as_far_off_as_asked_and_on_the_table() -> None:
+    behaviour = make("scripted+wrong-goal:offset=0.1-0.2")
+    assert isinstance(behaviour, Faults)
+    assert behaviour.script is not None
+    for seed in range(20):
+        behaviour.begin(PUSH, np.random.default_rng(seed))
+        assert 0.1 <= np.linalg.norm(behaviour.script.offset[:2]) <= 0.2
+        assert behaviour.script.offset[2] == 0
+
+
+def test_another_skill_is_never_the_task_itself() -> None:
+    behaviour = make("scripted+uniform:p=0+other-skill")
+    assert isinstance(behaviour, Faults)
+    assert isinstance(behaviour.script, Scripted)
+    skills = set()
+    for seed in range(100):
+        behaviour.begin(PUSH, np.random.default_rng(seed))
+        skills.add(behaviour.script.skill)
+    assert "push" not in skills
+    assert len(skills) > 25
+
+
+def test_an_inner_fault_shows_through_a_clean_outer_wrapper() -> None:
+    _, moods = play(Uniform(Faults(Ones(), slow=1.0), p=0.0), 3)
+    assert (moods == MOODS.index("slow")).all()
+
+
+def test_given_shares_stay_and_the_rest_keeps_its_proportions() -> None:
+    shares = fill_shares({"clean": 0.6}, has_script=True)
+    assert shares["clean"] == pytest.approx(0.6)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["wrong-goal"] / shares["other-skill"] == pytest.approx(0.4 / 0.15)
+    assert fill_shares({}, has_script=True) == pytest.approx(SCRIPT_SHARES)
+
+
+def test_impossible_shares_and_faults_are_refused() -> None:
+    for given in ({"clean": 0.7, "slow": 0.7}, {"clean": -0.1}, {**SCRIPT_SHARES, "clean": 0.1}):
+        with pytest.raises(ValueError, match="sum to 1"):
+            fill_shares(given, has_script=True)
+    for name in ("wrong-goal", "other-skill"):
+        with pytest.raises(ValueError, match="expected a scripted behaviour"):
+            make(f"random+{name}")
