@@ -278,9 +278,9 @@ class Run:
 
         logs.write(self.state.step, evaluate_now(self.policy(), self.config.evaluation))
 
-    def policy(self) -> Policy:
+    def policy(self, **options: Any) -> Policy:
         """The policy as it is now."""
-        return Policy(self.state.model, self.interface, sampling=self.config.evaluation.sampling)
+        return Policy(self.state.model, self.interface, **({"sampling": self.config.evaluation.sampling} | options))
 
     def summary(self, logs: Logs) -> dict[str, Any]:
         return {
