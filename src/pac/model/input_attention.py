@@ -163,7 +163,7 @@ class ScalarAttention(torch.autograd.Function):
     Only arrays with all four axes cost anything: at 512 windows of the largest inputs one has 10^9 entries. There is
     one each way, in the dtype of the values (bfloat16 under autocast): p s forward, dL/d(p s) backward. Scores and
     softmax are float32 and, compiled, exist within fused loops only: the backward pass makes them anew from the tables
-    rather than read them, once for each of its two sums. `s` is 0 where a token is masked.
+    rather than read them, once for each of its sums. `s` is 0 where a token is masked.
     """
 
     @staticmethod
@@ -176,12 +176,13 @@ class ScalarAttention(torch.autograd.Function):
         direction_value: Float[Tensor, "head width"],
         offset_value: Float[Tensor, "head token width"],
     ) -> tuple[Float[Tensor, "head batch query width"], Float[Tensor, "head batch query"]]:
-        s, t = scale[:, None], scalar[:, None]
-        score = masked_scores(s, t, direction_score[:, None, :, None], offset_score[:, None])
+        scale, scalar = keep(scale), keep(scalar)
+        s, t, a, b = scale[:, None], scalar[:, None], direction_score[:, None, :, None], offset_score[:, None]
+        score = masked_scores(s, t, a, b)
         top = score.amax(-1, keepdim=True)
         log_mass = top + (score - top).exp().sum(-1, keepdim=True).log()
         weight = ((score - log_mass).exp() * s).to(offset_value.dtype)
-        drift = (weight * t).sum(-1, dtype=scale.dtype)
+        drift = (weight * t).sum(-1)
         read = (weight.flatten(1, 2) @ offset_value).unflatten(1, drift.shape[1:])
         read = (read + drift[..., None] * direction_value[:, None, None]).to(offset_value.dtype)
         tables = direction_score, offset_score, direction_value, offset_value
@@ -193,14 +194,20 @@ class ScalarAttention(torch.autograd.Function):
         scale, scalar, a, b, direction_value, offset_value, weight, drift, read, log_mass = ctx.saved_tensors
         grad_read, grad_mass = gradients[0].to(read.dtype), gradients[1]
         flat = grad_read.flatten(1, 2)
-        pull = (flat @ offset_value.mT).unflatten(1, drift.shape[1:])  # what a token's weight, times s, is worth
-        drift_pull = (widened(grad_read) * direction_value[:, None, None]).sum(-1)
-        mean_pull = (widened(grad_read) * read - grad_mass[..., None] / read.shape[-1]).sum(-1)
-        given = scale, scalar, a, b, log_mass[..., 0], pull, drift_pull, mean_pull
-        grad_a, grad_b = table_gradients(*given)
-        grad_scale, grad_scalar = token_gradients(*given, ctx.needs_input_grad[1])
+        given = Backward(
+            scale[None, :, None],
+            scalar[None, :, None],
+            a[:, None, :, None],
+            b[:, None],
+            log_mass,
+            (flat @ offset_value.mT).unflatten(1, drift.shape[1:]),
+            (widened(grad_read) * direction_value[:, None, None]).sum(-1, keepdim=True),
+            (widened(grad_read) * read - grad_mass[..., None] / read.shape[-1]).sum(-1, keepdim=True),
+        )
+        grad_scale, grad_scalar = given.token_gradients(ctx.needs_input_grad[1])
         grad_direction = (drift.flatten(1)[:, None].to(flat.dtype) @ flat)[:, 0]
-        return grad_scale, grad_scalar, grad_a, grad_b, grad_direction, weight.flatten(1, 2).mT @ flat
+        grad_offset = weight.flatten(1, 2).mT @ flat
+        return grad_scale, grad_scalar, given.direction_gradient(), given.offset_gradient(), grad_direction, grad_offset
 
 
 def masked_scores(s: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -210,52 +217,64 @@ def masked_scores(s: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(s > 0, s * (t * a + b), NOTHING)
 
 
-def table_gradients(
-    scale: Float[Tensor, "batch token"],
-    scalar: Float[Tensor, "batch token"],
-    direction_score: Float[Tensor, "head query"],
-    offset_score: Float[Tensor, "head query token"],
-    log_mass: Float[Tensor, "head batch query"],
-    pull: Float[Tensor, "head batch query token"],
-    drift_pull: Float[Tensor, "head batch query"],
-    mean_pull: Float[Tensor, "head batch query"],
-) -> tuple[Float[Tensor, "head query"], Float[Tensor, "head query token"]]:
-    """Gradients of A and B: sums over the batch of dL/dscore * s t and of dL/dscore * s.
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """The sums of the backward pass, over arrays that broadcast to (head, batch, query, token).
 
-    Both are one sum with a last axis of two: were dL/dscore a value with two uses, it would be written to memory.
+    Each sum takes the axes in an order of its own. In the same order the compiler would see common parts, such as the
+    attention weights, and write them to memory; so it makes them again, and all that a sum reads is `pull`.
     """
-    s, t = scale[:, None], scalar[:, None]
-    score = masked_scores(s, t, direction_score[:, None, :, None], offset_score[:, None])
-    weight = (score - log_mass[..., None]).exp()
-    grad_score = weight * (s * (pull + t * drift_pull[..., None]) - mean_pull[..., None])
-    first = torch.arange(2, device=scale.device) == 0
-    both = ((s * grad_score)[..., None] * torch.where(first, 1, t[..., None])).sum(1)
-    return both[..., 1].sum(-1), both[..., 0]
+
+    s: Float[Tensor, "1 batch 1 token"]
+    t: Float[Tensor, "1 batch 1 token"]
+    a: Float[Tensor, "head 1 query 1"]
+    b: Float[Tensor, "head 1 query token"]
+    log_mass: Float[Tensor, "head batch query 1"]
+    pull: Float[Tensor, "head batch query token"]  # dL/d(p s), but for the part of t Vw
+    drift_pull: Float[Tensor, "head batch query 1"]  # times t that part
+    mean_pull: Float[Tensor, "head batch query 1"]  # sum of p dL/dp, less dL/d(log mass)
+
+    def token_gradients(self, with_scalar: bool) -> tuple[Tensor, Tensor | None]:
+        """Of s and, if asked, of t."""
+        s, t, a, b, log_mass, pull, drift_pull, mean_pull = self._in_order(1, 0, 2, 3)
+        weight = (masked_scores(s, t, a, b) - log_mass).exp()
+        worth = pull + t * drift_pull
+        change = s * worth - mean_pull  # dL/dscore is p times this
+        grad_scale = (weight * (change * (t * a + b) + worth)).sum((1, 2))
+        if not with_scalar:
+            return grad_scale, None
+        return grad_scale, s[:, 0, 0] * (weight * (change * a + drift_pull)).sum((1, 2))
+
+    def direction_gradient(self) -> Tensor:
+        """Of A."""
+        s, t, a, b, log_mass, pull, drift_pull, mean_pull = self._in_order(0, 2, 1, 3)
+        weight = (masked_scores(s, t, a, b) - log_mass).exp()
+        return (s * t * weight * (s * (pull + t * drift_pull) - mean_pull)).sum((2, 3))
+
+    def offset_gradient(self) -> Tensor:
+        """Of B."""
+        s, t, a, b, log_mass, pull, drift_pull, mean_pull = self._in_order(0, 1, 2, 3)
+        weight = (masked_scores(s, t, a, b) - log_mass).exp()
+        return (s * weight * (s * (pull + t * drift_pull) - mean_pull)).sum(1)
+
+    def _in_order(self, *axes: int) -> list[Tensor]:
+        given = self.s, self.t, self.a, self.b, self.log_mass, self.pull, self.drift_pull, self.mean_pull
+        return [x.permute(axes) for x in given]
 
 
-def token_gradients(
-    scale: Float[Tensor, "batch token"],
-    scalar: Float[Tensor, "batch token"],
-    direction_score: Float[Tensor, "head query"],
-    offset_score: Float[Tensor, "head query token"],
-    log_mass: Float[Tensor, "head batch query"],
-    pull: Float[Tensor, "head batch query token"],
-    drift_pull: Float[Tensor, "head batch query"],
-    mean_pull: Float[Tensor, "head batch query"],
-    with_scalar: bool,
-) -> tuple[Float[Tensor, "batch token"], Float[Tensor, "batch token"] | None]:
-    """Gradients of s and, if asked, t: sums over heads and queries. Axes in another order than in `table_gradients`, or
-    the compiler would see the same weights twice and keep them.
-    """
-    s, t, a, b = scale[:, None, None], scalar[:, None, None], direction_score[..., None], offset_score
-    log_mass, drift_pull, mean_pull = (x.transpose(0, 1)[..., None] for x in (log_mass, drift_pull, mean_pull))
-    weight = (masked_scores(s, t, a, b) - log_mass).exp()
-    worth = pull.transpose(0, 1) + t * drift_pull
-    grad_score = s * worth - mean_pull
-    grad_scale = (weight * (grad_score * (t * a + b) + worth)).sum((1, 2))
-    if not with_scalar:
-        return grad_scale, None
-    return grad_scale, scale * (weight * (grad_score * a + drift_pull)).sum((1, 2))
+@torch.library.custom_op("pac::keep", mutates_args=())
+def _keep(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@_keep.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def keep(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The same tensor, written to memory: the compiler would take tanh and rsqrt again for every head and query."""
+    return _keep(x) if torch.compiler.is_compiling() else x
 
 
 def centred(x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
