@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from pac.config import ModelConfig
 from pac.model.decoders import ActionQueries, LearnedQueries
 from pac.model.encoders import InputEncoder, MultiScaleEncoder, number_encoder, number_tokens
-from pac.model.perceiver import Block, InputAttention
+from pac.model.input_attention import InputAttention
+from pac.model.perceiver import Block
 from pac.model.pretrained import load_config, load_weights, save_pretrained
 from pac.model.tokens import AnyTokens
 from pac.types import Observation, expect_shape

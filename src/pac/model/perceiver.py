@@ -1,10 +1,8 @@
-"""The Perceiver: attention, the cross-attention that reads the input, and the blocks on the latents.
+"""The Perceiver: attention, and the blocks on the latents. `input_attention.py` has what reads the input.
 
 Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and value width equal to the latents'
 (docs/paper.md). Queries that are the same for every row come with a batch axis of 1 and are projected once.
 """
-
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
-from pac.model.tokens import AnyTokens
 
 
 class Attention(nn.Module):
@@ -59,32 +56,6 @@ def attend(
 class MLP(nn.Sequential):
     def __init__(self, width: int, widening: int) -> None:
         super().__init__(nn.Linear(width, widening * width), nn.GELU(), nn.Linear(widening * width, width))
-
-
-class InputAttention(nn.Module):
-    """XATTN_IN: the learned latents read the tokens of one instant, then think about them once."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        width = config.latent_width
-        self.query_norm = nn.LayerNorm(width)
-        self.source_norm = nn.LayerNorm(config.token_width)
-        self.attention = Attention(width, config.token_width, width, config.num_heads)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp = MLP(width, config.widening)
-
-    def forward(
-        self, latents: Float[Tensor, "latent width"], groups: Sequence[AnyTokens], num_rows: int
-    ) -> Float[Tensor, "batch latent width"]:
-        dense = [group.dense() for group in groups]
-        token_width = self.source_norm.normalized_shape[0]
-        source = [group.embedding for group in dense] or [latents.new_zeros(num_rows, 0, token_width)]
-        mask = [group.mask for group in dense] or [latents.new_zeros(num_rows, 0, dtype=torch.bool)]
-        read = self.attention(
-            self.query_norm(latents)[None], self.source_norm(torch.cat(source, 1)), torch.cat(mask, 1)
-        )
-        latents = latents + read
-        return latents + self.mlp(self.mlp_norm(latents))
 
 
 class Block(nn.Module):
