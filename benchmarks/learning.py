@@ -34,15 +34,20 @@ from pac.train import Run
 TASKS = ("drawer-open", "push", "window-open", "button-press-topdown")
 HORIZON = 200
 # One mood an episode (a success is then a clean demonstration), or moods that switch within it (then none is).
-DATA = {"episode": "scripted+faults", "switching": "scripted+faults:switch=15-50"}
+NOISE = "+noise:sigma=0.1"
+DATA = {
+    "episode": f"scripted+faults{NOISE}",
+    "switching": f"scripted+faults:switch=15-50{NOISE}",
+    "noiseless": "scripted+faults",
+}
 
 
-def collect(out: Path, episodes: int, workers: int) -> None:
+def collect(out: Path, kinds: list[str], tasks: list[str], episodes: int, workers: int) -> None:
     """`pac collect`, for each task and each kind of fault."""
-    for kind, behaviour in DATA.items():
-        tasks = [f"metaworld/{task}" for task in TASKS]
+    for kind in kinds:
+        behaviour, tasks = DATA[kind], [f"metaworld/{task.removeprefix('metaworld/')}" for task in tasks]
         options = ["--episodes", str(episodes), "--workers", str(workers), "--max-steps", str(HORIZON)]
-        folder = ["--behaviour", behaviour, "--out", str(out / kind)]
+        folder = ["--behaviour", behaviour, "--out", str(out / f"{kind}-{episodes}")]
         if cli.main(["collect", *tasks, *options, "--stop-at-success", *folder]):
             raise SystemExit(1)
 
@@ -58,6 +63,7 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
         "model": {"size": "micro"} | setting.get("model", {}),
         "objective": {"discount": 0.97} | setting.get("objective", {}),
         "optimiser": setting.get("optimiser", {}),
+        "proprio_noise": setting.get("proprio_noise", 0.0),
         "mixture": {
             "batch_size": setting.get("batch", 128),
             "window": 2,
@@ -71,7 +77,7 @@ def train(name: str, setting: dict[str, Any], data: Path) -> dict[str, Any]:
     """Train one setting and try it."""
     torch.set_num_threads(1)
     started, folder = time.time(), Path(tempfile.mkdtemp())
-    run = Run(parse_recipe(recipe(data / setting.get("faults", "episode"), setting)), folder)
+    run = Run(parse_recipe(recipe(data / setting["faults"], setting)), folder)
     curve, batches = [], run.batches()
     while run.state.step < run.steps:
         if run.state.step % run.target_period == 0:
@@ -137,8 +143,8 @@ def study(args: argparse.Namespace) -> None:
     settings = {key: setting for key, setting in settings.items() if not args.only or any(o in key for o in args.only)}
     file, began = args.out / f"{args.name}.jsonl", time.time()
     done = {row["name"] for row in read(file)} if file.exists() else set()
-    for setting in settings.values():
-        setting.update(args.set)
+    for key, setting in settings.items():
+        settings[key] = merge(setting, args.set)
     context = mp.get_context("spawn")
     with ProcessPoolExecutor(args.processes, mp_context=context) as pool:
         jobs = {pool.submit(train, k, s, args.out): k for k, s in settings.items() if f"{k}{args.tag}" not in done}
@@ -150,6 +156,12 @@ def study(args: argparse.Namespace) -> None:
             won = {task: sum(t["success"] for t in trials) for task, trials in result["trials"].items()}
             last = {k: v for k, v in result["curve"][-1].items() if k in SHOWN}
             print(f"{time.time() - began:4.0f}s {result['name']:36s} {result['seconds']:4.0f}s {won} {last}", flush=True)
+
+
+def merge(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """`other` over `table`, section by section."""
+    both = {k: merge(table[k], v) if isinstance(v, dict) and k in table else v for k, v in other.items()}
+    return table | both
 
 
 SHOWN = ("loss/imitation", "loss/critic", "policy/entropy", "critic/value", "weights/effective_samples")
@@ -186,10 +198,12 @@ def main() -> None:
     processes = min(14, os.cpu_count() or 1)
     verb = verbs.add_parser("collect")
     verb.add_argument("--episodes", type=int, default=300, help="a task")
+    verb.add_argument("--kinds", nargs="+", choices=DATA, default=["episode"])
+    verb.add_argument("--tasks", nargs="+", default=list(TASKS))
     verb = verbs.add_parser("study")
     verb.add_argument("name", choices=STUDIES)
     verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    verb.add_argument("--faults", choices=DATA, default="episode")
+    verb.add_argument("--faults", default="episode-300", help="folder of the data in --out")
     verb.add_argument("--only", nargs="*", default=[], help="settings whose name holds one of these")
     verb.add_argument("--set", type=json.loads, default={}, help="JSON that joins every setting")
     verb.add_argument("--tag", default="", help="joins every name")
@@ -199,7 +213,7 @@ def main() -> None:
     verbs.add_parser("table").add_argument("file", type=Path)
     args = parser.parse_args()
     if args.verb == "collect":
-        collect(args.out, args.episodes, args.processes)
+        collect(args.out, args.kinds, args.tasks, args.episodes, args.processes)
     elif args.verb == "study":
         study(args)
     else:

@@ -157,6 +157,8 @@ class RunConfig:
     seed: int = 0
     length: str = "20k steps"
     start: str | None = None  # a checkpoint to fine-tune from
+    proprio_noise: float = 0.0  # Gaussian noise on proprioception, in units of each dimension's spread: against
+    # memorising a small dataset (S4RL, Sinha et al., 2021)
     model: dict[str, Any] = field(default_factory=dict)  # size, and fields of ModelConfig
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
@@ -224,7 +226,7 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path()) -> RunConfig:
             }.items()
             if name in table
         },
-        **{name: table[name] for name in ("seed", "length", "start", "model") if name in table},
+        **{name: table[name] for name in ("seed", "length", "start", "proprio_noise", "model") if name in table},
     )
     _check_run(config)
     return config
@@ -238,6 +240,8 @@ def _check_run(config: RunConfig) -> None:
         raise ValueError(f"model.size: unknown size {config.size!r}.{suggest(config.size, SIZES)}")
     if config.start is None:
         model_config(config.size, **{k: v for k, v in config.model.items() if k != "size"})  # raises on unknown fields
+    if type(config.proprio_noise) not in (int, float) or config.proprio_noise < 0:
+        raise ValueError(f"proprio_noise: expected a number of 0 or more, found {config.proprio_noise!r}.")
     parse_duration(config.length, epoch_steps=1, update_flops=1.0)
     cloned = not config.objective.improve
     alphas = {dataset.imitation_weight for dataset in config.mixture.datasets}

@@ -76,6 +76,7 @@ class Run:
             batch_size=config.mixture.batch_size,
             clip_norm=config.optimiser.clip_norm,
             seed=config.seed,
+            proprio_noise=config.proprio_noise,
         )
         self.interrupted: int | None = None
         self._finish: Callable[[], None] = self.directory.wait  # waits for the checkpoint under way

@@ -8,7 +8,7 @@ computed that does not count.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -94,9 +94,11 @@ class Update:
         batch_size: int,
         clip_norm: float,
         seed: int,
+        proprio_noise: float = 0.0,
     ) -> None:
         self.state, self.objective, self.machine, self.world = state, objective, machine, world
         self.window, self.batch_size, self.clip_norm, self.seed = window, batch_size, clip_norm, seed
+        self.proprio_noise = proprio_noise
         self.tally, on_gpu = Tally(), world.device.type == "cuda"
         self.parameters = [p for p in state.model.parameters() if p.requires_grad]
         self.dtype = torch.bfloat16 if machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu) else None
@@ -132,10 +134,12 @@ class Update:
     def _run(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
         batch = as_batch(tensors, self.window)
         given = self._given(batch, tensors["row"], used)
+        if self.proprio_noise:
+            batch = self._blur(batch, tensors["row"])
         if "imitation_weight" in used:
-            batch = _replace(batch, imitation_weight=self._values["imitation_weight"].expand(len(batch.mask)))
+            batch = replace(batch, imitation_weight=self._values["imitation_weight"].expand(len(batch.mask)))
         if "critic_weight" in used:
-            batch = _replace(batch, critic_weight=self._values["critic_weight"].expand(len(batch.mask)))
+            batch = replace(batch, critic_weight=self._values["critic_weight"].expand(len(batch.mask)))
         num_real = self.world.sum(batch.mask.sum()).clamp(min=1)
         self.state.optimizer.zero_grad(set_to_none=True)
         total, metrics = torch.zeros((), device=self.world.device), dict[str, Tensor]()
@@ -173,6 +177,12 @@ class Update:
             uniform = torch.rand(shape, device=self.world.device)[row]
         temperature = self._values["temperature"] if "temperature" in used else None
         return Given(uniform=uniform, temperature=temperature, gather=self.world.gather)
+
+    def _blur(self, batch: Batch, row: Tensor) -> Batch:
+        seen = batch.observation
+        shape = (self.batch_size, *seen.proprio.shape[1:])
+        noise = torch.randn(shape, device=self.world.device)[row] * seen.proprio_scale * self.proprio_noise
+        return replace(batch, observation=replace(seen, proprio=seen.proprio + noise))
 
     def _replay(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
         key = (used, *((name, tuple(x.shape), x.stride()) for name, x in tensors.items()))
@@ -213,10 +223,6 @@ def recompute_blocks(model: PAC) -> None:
     for block in model.blocks:
         forward = block.forward
         block.forward = lambda latents, forward=forward: checkpoint(forward, latents, use_reentrant=False)  # type: ignore[method-assign,misc]
-
-
-def _replace(batch: Batch, **fields: Tensor) -> Batch:
-    return Batch(**({name: getattr(batch, name) for name in batch.__dataclass_fields__} | fields))
 
 
 def _part(given: Given, i: int, parts: int) -> Given:
