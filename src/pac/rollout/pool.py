@@ -78,8 +78,8 @@ class _Pool:
         backend: Callable[[], Backend],
     ) -> None:
         self.actor, self.jobs, self.setup, self.timeout, self.make_backend = actor, list(jobs), setup, timeout, backend
+        num_groups = min(2, envs_per_worker) if workers else 1  # one is stepped while the policy thinks of the other
         workers = max(1, min(workers, len(self.jobs)))
-        num_groups = min(2, envs_per_worker)
         # Few jobs are spread over all groups rather than crowded into the first.
         room = min(math.ceil(envs_per_worker / num_groups), math.ceil(len(self.jobs) / (workers * num_groups)))
         self.shape = (workers, num_groups, room)
@@ -230,9 +230,10 @@ class _Pool:
         at = member.link.slot()
         slots = [slot for any_group in member.groups for slot in any_group.slots if slot.position >= 0]
         suspects = [slot for slot in slots if (slot in group.slots if at is None else slot.number == at)]
-        lost = ", ".join(str(self.jobs[slot.position]) for slot in suspects) or "nothing in particular"
+        lost = ", ".join(str(self.jobs[slot.position]) for slot in suspects)
         self.stillborn += not member.answered
-        log.warning("A worker %s while at work on %s: replaced, %d episodes begun again.", reason, lost, len(slots))
+        place = f"in {lost}" if lost else "between two turns"
+        log.warning("A worker %s %s. Replaced it, and began %d episodes again.", reason, place, len(slots))
         for slot in suspects:
             self.deaths[slot.position] += 1
         for slot in slots:
