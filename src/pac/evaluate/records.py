@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ FORMAT = 1
 Key = tuple[str, str, int, int]  # actor, task, seed, index
 
 
+@runtime_checkable
 class HasEpisode(Protocol):
     """What a rollout gives, as far as it is counted here."""
 
