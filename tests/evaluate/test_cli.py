@@ -1,15 +1,21 @@
 """`pac evaluate` from the command line to its files, in a real world."""
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+import sys
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pac.cli import main
-from pac.evaluate import play, read
+from pac.evaluate import play, read, video
 from pac.evaluate.records import partial_path
+from pac.types import Query, Reply
 
 PENDULUM = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--max-steps", "8"]
 
@@ -139,3 +145,83 @@ def test_percent_of_expert_needs_whole_episodes(tmp_path: Path, capsys: pytest.C
     percent = document["summary"]["random"]["pooled"]["all"]["percent"]
     assert percent["mean"] == pytest.approx(document["trials"][0]["return"] / 8)
     assert document["experts"]["control/pendulum.swingup"]["source"] == "made up"
+
+
+def workers_of_this_process() -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (place / "cmdline").read_text()
+        except OSError:
+            continue
+        if parent == os.getpid() and "pac.rollout.worker" in command:
+            found.append(int(place.name))
+    return found
+
+
+def test_killed_workers_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--trials", "6", "--max-steps", "200"]
+    calm, stormy = tmp_path / "calm.json", tmp_path / "stormy.json"
+    assert evaluate("--json", calm, base=words) == 0
+    real, killed = play.rollout, []
+
+    def storm(*given: Any, **options: Any) -> Iterator[Any]:
+        for number, trial in enumerate(real(*given, **options)):
+            if number == 0:
+                killed.extend(workers_of_this_process()[:1])
+                os.kill(killed[0], signal.SIGKILL)
+            yield trial
+
+    monkeypatch.setattr(play, "rollout", storm)
+    assert evaluate("--json", stormy, workers=1, base=words) == 0
+    assert len(killed) == 1
+    assert trials(stormy) == trials(calm)
+    assert "killed" in caplog.text
+
+
+class Leaning:
+    """A policy with a critic; `best_of` shows in what it does."""
+
+    name = "leaning"
+
+    def __init__(self, path: str, *, sampling: str, best_of: int) -> None:
+        self.push = (1.0 if sampling == "mode" else -1.0) / best_of
+
+    def act(self, queries: Sequence[Query]) -> list[Reply]:
+        return [Reply(action=np.array([self.push], np.float32), value=query.step / 10) for query in queries]
+
+
+def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av")
+    module = types.ModuleType("pac.policy")
+    module.load = Leaning  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pac.policy", module)
+    folder, out = tmp_path / "run", tmp_path / "a.json"
+    folder.mkdir()
+    drawn: list[video.Curves] = []
+    real = video.draw_panel
+    monkeypatch.setattr(video, "draw_panel", lambda curves, width: drawn.append(curves) or real(curves, width))
+    words = ["evaluate", f"ours={folder}", "--tasks", "control/pendulum.swingup", "--trials", "2", "--max-steps", "6"]
+    words += ["--sampling", "sample", "mode", "--best-of", "4", "--videos", str(tmp_path / "films")]
+    assert evaluate("--json", out, base=words) == 0
+    document = json.loads(out.read_text())
+    actors = document["settings"]["actors"]
+    assert list(actors) == ["ours (sample)", "ours (mode)"]
+    assert (actors["ours (mode)"]["sampling"], actors["ours (mode)"]["best_of"]) == ("mode", 4)
+    assert {d["pairs"] for d in document["differences"]} == {2}
+    assert len(drawn) == 2
+    assert drawn[0].value is not None
+    np.testing.assert_allclose(drawn[0].value, np.arange(6) / 10, rtol=1e-6)
+
+
+def test_places_that_cannot_be_written_are_found_before_the_first_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(play, "rollout", lambda *given, **options: pytest.fail("too late"))
+    (tmp_path / "file").write_text("")
+    for option, name in (("--json", "a.json"), ("--markdown", "a.md"), ("--videos", "films")):
+        assert evaluate("--trials", 2, option, tmp_path / "file" / name) == 2
+        assert "Name another." in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Trials on disk: written at once, read after any interruption, never mixed with those of other settings."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,14 @@ def test_a_record_of_a_trial() -> None:
     assert entry.total == pytest.approx(0.6)
     assert Record.from_json(json.loads(json.dumps(entry.as_json()))) == entry
     assert entry.as_json()["return"] == entry.total
+
+
+def test_a_return_that_is_no_number_is_refused() -> None:
+    class Broken(Played):
+        episode = dataclasses.replace(episode(), reward=np.array([0.1, np.nan, 0.3], np.float32))
+
+    with pytest.raises(ValueError, match="control/a, seed 0, trial 3: expected a finite return, found nan"):
+        record(Broken())
 
 
 def test_the_state_id_is_that_of_the_first_state() -> None:

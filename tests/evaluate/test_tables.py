@@ -44,7 +44,7 @@ def test_a_table_without_success_or_rivals() -> None:
 
 def test_suites_have_rows_of_their_own() -> None:
     text = tables_of(returns("control/a", [1.0, 2.0]) + outcomes("metaworld/push", 1, 2))
-    assert "| pooled, control, 1 tasks | 2 |" in text
+    assert "| pooled, control, 1 task | 2 |" in text
     assert "| pooled, 2 tasks | 4 |" in text
 
 

@@ -130,6 +130,11 @@ def _polyline(values: np.ndarray, columns: np.ndarray) -> list[tuple[float, floa
     return [(float(x), float(y)) for x, y in zip(columns[:-1], heights, strict=True)]
 
 
+def check() -> None:
+    """Raise now if what videos need is missing, and not after hours of trials."""
+    _pillow(), _av()
+
+
 def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageDraw
@@ -138,12 +143,17 @@ def _pillow() -> tuple[Any, Any]:
     return Image, ImageDraw
 
 
-def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
-    """To an mp4, h264 if this build of PyAV has it, else mpeg4; the file appears when it is whole."""
+def _av() -> Any:
     try:
         import av
     except ImportError as error:
         raise ValueError(f"Videos need PyAV, which is not installed. Do: {EXTRA}") from error
+    return av
+
+
+def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
+    """To an mp4, h264 if this build of PyAV has it, else mpeg4; the file appears when it is whole."""
+    av = _av()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
     codec = next((name for name in ("libx264", "libopenh264", "mpeg4") if name in av.codecs_available), "mpeg4")
