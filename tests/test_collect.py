@@ -107,7 +107,7 @@ def test_killing_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Folder, "append", shooting)
     redone = collect(folders("shot"), Swaying(), 8, workers=2, envs_per_worker=2)
     assert redone > 0
-    assert len(running) > 3
+    assert len(running) > 2
     assert contents(tmp_path / "shot") == contents(tmp_path / "calm")
 
 

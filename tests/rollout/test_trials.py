@@ -119,7 +119,7 @@ def test_errors_say_what_and_where() -> None:
         rollout("random", [Job("metaworld/reach", 0, 0)], cameras=["nose"])
     with pytest.raises(ValueError, match=r"gym/NoSuch-v0.*NoSuch-v0, seed 0, episode 0, at its start"):
         list(rollout("random", [Job("gym/NoSuch-v0", 0, 0)], workers=0))
-    for wrong in ({"workers": -1}, {"envs_per_worker": 0}, {"max_steps": 0}, {"timeout": 0}):
+    for wrong in ({"workers": -1}, {"envs_per_worker": 0}, {"max_steps": 0}, {"timeout": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             rollout("random", jobs, **wrong)
     assert list(rollout("random", [])) == []

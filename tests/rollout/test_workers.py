@@ -81,7 +81,7 @@ def test_a_worker_that_hangs_is_replaced(
     monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
     sleepy = misbehaving(SLEEPY)[0]
     jobs = [Job(SLEEPY, 0, i) for i in (sleepy, next(i for i in range(20) if i not in misbehaving(SLEEPY)))]
-    trials = list(rollout("random", jobs, workers=1, timeout=8))
+    trials = list(rollout("random", jobs, workers=1, timeout=8.0))
     assert "gave no answer for 8 s" in caplog.text
     assert len(pids) == 2
     assert_same(trials, list(rollout("random", jobs, workers=0)))
