@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +108,13 @@ def test_without_gl_all_is_there_but_pictures() -> None:
     assert "MUJOCO_GL=disabled turns it off" in done.stderr.splitlines()[-1]
 
 
+def test_a_broken_choice_stops_only_those_who_draw() -> None:
+    code = "import pac.envs; pac.envs.make('control/walker.walk').reset(seed=0); " + DRAW
+    done = run(code, MUJOCO_GL="egl", PYOPENGL_PLATFORM="broken")
+    assert "ValueError: Cannot draw pictures" in done.stderr.splitlines()[-1]
+    assert "(MUJOCO_GL=egl). egl: " in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.usefixtures("gl")
 def test_a_world_that_draws_may_come_after_ones_that_do_not_and_exits_in_silence() -> None:
     code = "import pac.envs; pac.envs.make('control/quadruped.escape').reset(seed=0); " + DRAW
@@ -134,13 +140,14 @@ def test_the_users_choice_is_the_only_one_tried(monkeypatch: pytest.MonkeyPatch)
         ("import os; os.abort()", "exit code -6"),
         ("import time; time.sleep(60)", "did not answer in 2 s"),
         ("raise ImportError('no libEGL')", "ImportError: no libEGL"),
+        ("None.glGetError", "its library is not installed"),
     ],
 )
 def test_a_driver_that_crashes_hangs_or_raises_is_survived(
-    body: str, cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    body: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rendering, "_TRIAL", body)
-    found = rendering._try("egl", seconds=2)
+    found = rendering._try.__wrapped__("egl", seconds=2)
     assert found is not None
     assert cause in found
 
