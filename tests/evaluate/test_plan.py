@@ -89,17 +89,22 @@ def test_the_experts_that_ship_say_where_they_came_from() -> None:
 
 def test_experts_are_filled_from_measured_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, results = tmp_path / "experts.json", tmp_path / "behaviours.json"
+    walk, push = {"task": "control/walker.walk", "length": 1000}, {"task": "metaworld/push", "length": 500}
     trials = [
-        {"part": "planner", "task": "control/a", "setting": "planner:samples=64", "return": 900.0},
-        {"part": "planner", "task": "control/a", "setting": "planner:samples=64", "return": 950.0},
-        {"part": "planner", "task": "control/a", "setting": "planner:samples=8", "return": 400.0},
-        {"part": "planner", "task": "control/b", "setting": "planner:samples=8", "return": 0.0},
-        {"part": "faults", "task": "control/a", "setting": "scripted+slow", "return": 5000.0},
+        {**walk, "behaviour": "planner:quality=good", "return": 900.0},
+        {**walk, "behaviour": "planner:quality=good", "return": 950.0},
+        {**walk, "behaviour": "planner:quality=poor", "return": 400.0},
+        {**walk, "behaviour": "random", "return": 990.0},
+        {**walk, "task": "control/walker.run", "behaviour": "planner:quality=poor", "return": 0.0},
+        {**push, "behaviour": "scripted", "return": 900.0, "length": 60},  # stopped at success
+        {**push, "behaviour": "scripted", "return": 4000.0},
+        {**push, "actor": "scripted+slow", "return": 3000.0},
     ]
     experts.write_json(results, {"trials": trials})
     experts.main([str(results), "--out", str(table), "--where", "results/behaviours.md"])
     assert experts.load(table) == {
-        "control/a": experts.Expert(mean=925.0, n=2, source="planner:samples=64, results/behaviours.md")
+        "control/walker.walk": experts.Expert(mean=925.0, n=2, source="planner:quality=good, results/behaviours.md"),
+        "metaworld/push": experts.Expert(mean=3000.0, n=1, source="scripted+slow, results/behaviours.md"),
     }
     table.write_text('{"tasks": {"control/a": {"return": 1, "n": 1}}}')
     with pytest.raises(ValueError, match="a return, n and source for each task"):
