@@ -95,3 +95,9 @@ def test_equal_policies_show_no_difference() -> None:
 
 def test_few_trials_of_a_task_are_noted() -> None:
     assert "a task has 1 trial;" in warnings({"ours": summarise([make()])}, [])[0]
+
+
+def test_returns_that_hardly_vary_are_noted() -> None:
+    rare = returns("control/a", [0.0] * 95 + [800.0] * 5)
+    assert "almost all returns are equal in control/a" in warnings({"ours": summarise(rare)}, [])[0]
+    assert warnings({"ours": summarise(returns("control/a", [0.0] * 80 + [800.0] * 20))}, []) == []

@@ -3,7 +3,7 @@ an expert has no percentage.
 
 `python -m pac.evaluate.experts results/behaviours.json` fills the table that ships with PAC from measured trials, of
 `benchmarks/behaviours.py` or of `pac evaluate --json`: for each task the best mean return among the behaviours. Those
-whose episodes ended early (at success, say) have a smaller return than whole episodes give, and make no expert; nor does
+whose episodes ended early (at success, say) have a smaller return than whole episodes give and make no expert; nor does
 acting at random.
 """
 
