@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rollout.actors import Swaying
+from rollout.processes import session
 from rollout.worlds import BROKEN, POINT
 
 from pac import envs
@@ -129,19 +130,6 @@ def test_ctrl_c_leaves_what_is_finished_and_no_process(tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert main([*command[:-2], "0", "--episodes", str(finished + 1), "--out", str(tmp_path / name)]) == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
-def session(leader: int) -> list[int]:
-    """Processes that still belong to a session."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if os.getsid(int(entry.name)) == leader:
-                    found.append(int(entry.name))
-            except (ProcessLookupError, PermissionError):
-                continue
-    return found
 
 
 class Nan(Swaying):

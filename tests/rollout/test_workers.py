@@ -1,10 +1,14 @@
 """Workers in processes of their own: what they give, and what becomes of those that die, hang or fail."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from rollout.actors import Swaying, assert_same
+from rollout.processes import session
 from rollout.worlds import BROKEN, DEADLY, FAULTY, POINT, SLEEPY, SULKY
 
 from pac import envs
@@ -103,3 +107,27 @@ def test_closing_ends_the_workers(pids: list[int]) -> None:
     trials.close()  # type: ignore[attr-defined]
     assert len(pids) == 1
     assert not any(map(alive, pids))
+
+
+def test_pictures_are_the_same_from_a_worker() -> None:
+    jobs, options = jobs_of(["control/cartpole.swingup"], 2), {"cameras": ["fixed"], "max_steps": 4}
+    here = list(rollout(Swaying(), jobs, workers=0, **options))
+    assert here[0].episode.observation["observation.images.fixed"].shape == (5, 80, 80, 3)
+    assert_same(list(rollout(Swaying(), jobs, workers=1, **options)), here)
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    play = f"for trial in rollout('random', jobs_of([{POINT!r}], 10**6)): print(trial.index, flush=True)"
+    code = f"from pac.rollout import jobs_of, rollout\n{play}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "0\n"
+    assert len(session(parent.pid)) == 2
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    while session(parent.pid):
+        time.sleep(0.05)

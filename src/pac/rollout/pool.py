@@ -248,7 +248,10 @@ class _Pool:
                 "episode alone with workers=0 to see why; too little memory is a common cause."
             )
         if self.stillborn >= MAX_DEATHS:
-            raise RolloutError(f"{self.stillborn} workers in a row were lost before they answered; the last {reason}.")
+            raise RolloutError(
+                f"{self.stillborn} workers in a row were lost before they answered; the last {reason}. What they wrote "
+                "to stderr may say why; on Ray, every worker needs a free CPU of the cluster."
+            )
         member.link.close()
         member.link, member.groups, member.answered = self.backend.start(self.setup), self._groups(), False
         member.asked.clear()
