@@ -37,7 +37,7 @@ TABLE: dict[str, Settings] = {
     "fish": Settings(samples=32, horizon=25, replan=3, hold=4),
     "hopper": Settings(samples=64, horizon=50, replan=3, sigma=1.0, hold=6),
     "humanoid": Settings(samples=128, horizon=25, replan=1, hold=3),
-    "pendulum": Settings(samples=256, horizon=200, replan=10, sigma=2.0, hold=35),
+    "pendulum": Settings(samples=256, horizon=200, replan=10, sigma=2.0, temperature=0.01, hold=35),
     "point_mass": Settings(samples=64, horizon=50, hold=5),
     "quadruped": Settings(samples=32, horizon=30, replan=3, hold=4),
     "reacher": Settings(samples=64, horizon=40, hold=5),
@@ -135,7 +135,7 @@ def smooth_noise(random: np.random.Generator, settings: Settings, num_actions: i
 
 def weights(returns: np.ndarray, temperature: float) -> np.ndarray:
     """Of samples, by a softmax of returns scaled to [0, 1]. Where no sample earns anything, follow one of them: their
-    mean would stand still and never find a sparse reward. Where all earn the same, keep the plan (sample 0).
+    mean would hardly move and seldom find a sparse reward. Where all earn the same, keep the plan (sample 0).
     """
     span = returns.max() - returns.min()
     if span == 0:
