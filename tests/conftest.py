@@ -8,7 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores
 from jaxtyping import install_import_hook
 
 # Settings check their own types, in words meant for people: they are not hooked.
-CHECKED = ["bins", "intervals", "types", "model", "objectives", "scaling", "data", "demo", "behaviours"]
+CHECKED = ["bins", "intervals", "types", "model", "objectives", "scaling", "data", "demo", "behaviours", "evaluate"]
+CHECKED += ["collect", "rollout"]
 if importlib.util.find_spec("beartype"):  # always in `make test`; a bare GPU machine may lack it
     install_import_hook([f"pac.{module}" for module in CHECKED], "beartype.beartype")
 

@@ -1,6 +1,7 @@
 """Intervals: Wilson's to the digit of the paper's tables, and every one of them covers what it says, by simulation."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,3 +213,24 @@ def test_how_many_pairs_show_a_difference() -> None:
     assert pairs_for(0.1, (0.1 - half, 0.1 + half), 100) == pytest.approx(785, abs=1)
     assert pairs_for(0.0, (-0.1, 0.1), 100) is None
     assert pairs_for(1.0, EVERYTHING, 1) is None
+
+
+def documented(header: str) -> list[list[float]]:
+    """The numbers of a table in docs/evaluation.md."""
+    text = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text()
+    lines = text[text.index(header) :].split("\n\n")[0].splitlines()[2:]
+    return [[float(cell.replace(",", "")) for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_documented_widths() -> None:
+    for trials, *widths in documented("| trials, pooled |"):
+        ends = [wilson(rate * trials, int(trials)) for rate in (0.5, 0.8, 0.95)]
+        assert [round(50 * (high - low), 1) for low, high in ends] == widths
+
+
+def test_the_documented_numbers_of_pairs() -> None:
+    for points, *pairs in documented("| true difference, points |"):
+        difference = points / 100
+        spreads = [math.sqrt(disagree - difference**2) for disagree in (0.1, 0.2, 0.4)]
+        needed = [pairs_for(difference, (difference - Z * s, difference + Z * s), 1) for s in spreads]
+        assert needed == pairs

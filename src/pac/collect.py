@@ -23,7 +23,6 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 import pac
 from pac import envs
@@ -195,19 +194,16 @@ def folder_name(task: str) -> str:
     return task.replace("/", "-").replace(":", "-")
 
 
-def summary_table(folders: Sequence[Folder]) -> Table:
-    """What the datasets hold now, with intervals."""
-    table = Table("task", "episodes", "steps", "success [95%]", "return: mean", "10% / 50% / 90%")
-    for folder in folders:
-        dataset = Dataset(folder.path)
-        index = dataset.index
-        known = index["success"][index["success"] >= 0]
-        low, high = wilson(int(known.sum()), len(known))
-        success = f"{100 * known.mean():.1f}% [{100 * low:.1f}, {100 * high:.1f}]" if len(known) else "not said"
-        quantiles = " / ".join(f"{value:.4g}" for value in np.quantile(index["return"], (0.1, 0.5, 0.9)))
-        counts = (str(len(dataset)), str(dataset.num_steps))
-        table.add_row(escape(folder.settings.task), *counts, success, f"{index['return'].mean():.4g}", quantiles)
-    return table
+def summary(path: Path) -> str:
+    """What a dataset holds now: one line."""
+    dataset = Dataset(path)
+    index = dataset.index
+    known = index["success"][index["success"] >= 0]
+    low, high = wilson(int(known.sum()), len(known))
+    success = f"success {100 * known.mean():.1f}% [{100 * low:.1f}, {100 * high:.1f}], " if len(known) else ""
+    tenth, median, ninetieth = np.quantile(index["return"], (0.1, 0.5, 0.9))
+    returns = f"return {index['return'].mean():.4g} (10% {tenth:.4g}, 50% {median:.4g}, 90% {ninetieth:.4g})"
+    return f"{path}: {len(dataset)} episodes, {dataset.num_steps} steps, {success}{returns}"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -238,7 +234,7 @@ def add_parser(subparsers: Any) -> None:
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
     """Where a rollout runs; none of these changes what it gives."""
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; 0: this one alone")
-    parser.add_argument("--envs-per-worker", type=int, help="environments each (default: 16 for a policy, else 2)")
+    parser.add_argument("--envs-per-worker", type=int, help="environments each (default: 8 for a policy, else 2)")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds after which a silent worker is replaced")
     parser.add_argument("--ray", metavar="ADDRESS", help="run the workers on a Ray cluster, or 'local'")
 
@@ -265,8 +261,8 @@ def run(args: argparse.Namespace) -> None:
         raise
     if redone:
         console.print(f"Workers were lost: {redone} episodes were begun again. The result is the same.")
-    console.print(summary_table(folders))
-    console.print(f"In {', '.join(str(folder.path) for folder in folders)}", soft_wrap=True, markup=False)
+    for folder in folders:
+        console.print(summary(folder.path), soft_wrap=True, markup=False, highlight=False)
 
 
 def _progress(console: Console | None) -> Progress:

@@ -14,7 +14,8 @@ CLEAN = {"mood": 0.0}
 @runtime_checkable
 class Behaviour(Protocol):
     """Acts beside its environment, in the same process, and needs no checkpoint. All that it draws comes from the
-    generator it is given, so an episode is a function of (task, initial state, generator).
+    generator it is given, so an episode is a function of (task, initial state, generator). Seed that generator apart
+    from the environment: with one stream for both, Meta-World's goals would give the moods away.
     """
 
     labels: dict[str, float]  # what it did in the last step: "mood" (a place in MOODS), and "actor" in a mixture

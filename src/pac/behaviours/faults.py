@@ -37,7 +37,7 @@ class Faults(Wrapper):
         slow: float | None = None,
         switch: Span | None = None,  # a new mood every so many steps; None: one an episode
         offset: Range = (0.1, 0.2),  # metres, horizontally: how far off a wrong goal lies
-        after: Span = (5, 45),  # steps before a robot stops short; scripts need 40 to 100
+        after: Span | None = None,  # steps before it stops short: 5-45 for scripts (they need 50-100), else 50-500
         act_for: Span = (5, 30),  # hesitation: steps it acts, then
         wait_for: Span = (10, 40),  # steps it waits
         speed: Range = (0.1, 0.4),  # slow: share of the action that is taken
@@ -53,7 +53,8 @@ class Faults(Wrapper):
         }
         self.script = script_of(inner)
         self.shares = fill_shares({k: v for k, v in given.items() if v is not None}, self.script is not None)
-        self.switch, self.offset, self.after = switch, offset, after
+        self.after = after or ((5, 45) if self.script else (50, 500))
+        self.switch, self.offset = switch, offset
         self.act_for, self.wait_for, self.speed = act_for, wait_for, speed
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
@@ -83,8 +84,9 @@ class Faults(Wrapper):
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         if self.remaining == 0:
             self.draw()
-        action = self.inner.act(observation)
         active = self.active()
+        stopped = active and self.mood == "stop-short" and not self.switch  # for good: what it would do is of no use
+        action = self.still if stopped else self.inner.act(observation)
         self.label(MOODS.index(self.mood) if active else 0)
         self.age, self.remaining = self.age + 1, self.remaining - 1
         if active and self.mood in ("stop-short", "hesitate"):

@@ -29,19 +29,20 @@ class Settings:
 # What suits a task, or a domain; the rest uses the defaults.
 TABLE: dict[str, Settings] = {
     "acrobot": Settings(samples=128, horizon=150, replan=5, hold=10),
-    "ball_in_cup": Settings(samples=128, horizon=50, hold=5),
-    "cartpole": Settings(samples=64, horizon=100, hold=10),
-    "cheetah": Settings(samples=128, horizon=40, replan=1),
+    "ball_in_cup": Settings(samples=64, horizon=40, replan=4, sigma=1.0, hold=8),
+    "cartpole": Settings(samples=64, horizon=100, replan=4, hold=10),
+    "cheetah": Settings(samples=128, horizon=40, replan=1, hold=3),
     "finger": Settings(samples=64, horizon=40, hold=4),
-    "fish": Settings(samples=64, horizon=30, hold=4),
-    "hopper": Settings(samples=128, horizon=50, hold=4),
+    "finger.spin": Settings(samples=64, horizon=30, replan=1, temperature=0.02),
+    "fish": Settings(samples=32, horizon=25, replan=3, hold=4),
+    "hopper": Settings(samples=64, horizon=50, replan=3, sigma=1.0, hold=6),
     "humanoid": Settings(samples=128, horizon=25, replan=1, hold=3),
-    "pendulum": Settings(samples=64, horizon=75, hold=5),
+    "pendulum": Settings(samples=256, horizon=200, replan=10, sigma=2.0, temperature=0.01, hold=35),
     "point_mass": Settings(samples=64, horizon=50, hold=5),
-    "quadruped": Settings(samples=64, horizon=30, hold=4),
+    "quadruped": Settings(samples=32, horizon=30, replan=3, hold=4),
     "reacher": Settings(samples=64, horizon=40, hold=5),
-    "swimmer": Settings(samples=64, horizon=40, hold=5),
-    "walker": Settings(samples=64, horizon=32),
+    "swimmer": Settings(samples=32, horizon=30, replan=5, hold=5),
+    "walker": Settings(samples=64, horizon=32, hold=3),
 }
 QUALITIES = {"good": (1, 1), "medium": (4, 2), "poor": (16, 4)}  # samples divided by, replan multiplied by
 
@@ -133,7 +134,11 @@ def smooth_noise(random: np.random.Generator, settings: Settings, num_actions: i
 
 
 def weights(returns: np.ndarray, temperature: float) -> np.ndarray:
-    """Of samples, by a softmax of returns scaled to [0, 1]; equal where all return the same."""
-    span = max(returns.max() - returns.min(), 1e-12)
+    """Of samples, by a softmax of returns scaled to [0, 1]. Where no sample earns anything, follow one of them: their
+    mean would hardly move and seldom find a sparse reward. Where all earn the same, keep the plan (sample 0).
+    """
+    span = returns.max() - returns.min()
+    if span == 0:
+        return np.eye(len(returns))[0 if returns.max() > 0 else -1]
     grown = np.exp((returns - returns.max()) / span / temperature)
     return grown / grown.sum()

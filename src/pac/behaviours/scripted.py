@@ -25,9 +25,9 @@ def experts() -> dict[str, Any]:
     try:
         from metaworld.policies import ENV_POLICY_MAP
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "The scripted behaviour needs Meta-World, which is not installed. "
-            "Run: pip install 'perceiver-actor-critic[sim]'"
+            "Do: pip install 'perceiver-actor-critic[sim]'"
         ) from error
     return {name.removesuffix("-v3"): policy for name, policy in ENV_POLICY_MAP.items()}
 

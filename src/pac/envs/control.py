@@ -45,4 +45,4 @@ class ControlWorld(MujocoPictures, World):
 
 
 def _flat(observation: dict[str, np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.ravel(part) for part in observation.values()]).astype(np.float32)
+    return np.concatenate([np.ravel(part) for part in observation.values()], dtype=np.float32)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FRAME = (240, 320)  # of `render()`
 _OFF = ("disable", "disabled", "off", "false", "0")
+_NAMES = ("egl", "osmesa", "glfw", "cgl")
 _CANDIDATES = {"Linux": ("egl", "osmesa"), "Darwin": ("cgl",)}
 _FOUND = "PAC_GL"  # tells child processes what worked, so that they need not try again
 _TRIAL = """
@@ -36,14 +37,23 @@ mujoco.MjrContext(model, 100).free()
 
 @contextlib.contextmanager
 def no_gl() -> Iterator[None]:
-    """Import a simulator without GL unless the user chose one: a broken driver must not stop those who draw nothing."""
-    chosen = "MUJOCO_GL" in os.environ
-    os.environ.setdefault("MUJOCO_GL", "disabled")
+    """Import a simulator without GL unless the user chose one that works: a broken driver must not stop those who draw
+    nothing.
+    """
+    before = os.environ.get("MUJOCO_GL")
+    if before is None or not _usable(before):
+        os.environ["MUJOCO_GL"] = "disabled"
     try:
         yield
     finally:
-        if not chosen:
+        if before is None:
             del os.environ["MUJOCO_GL"]
+        else:
+            os.environ["MUJOCO_GL"] = before
+
+
+def _usable(chosen: str) -> bool:
+    return chosen in _OFF or os.environ.get(_FOUND) == chosen or (chosen in _NAMES and _try(chosen) is None)
 
 
 @functools.cache
@@ -54,7 +64,7 @@ def find_gl() -> str:
     wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
     if wanted in _OFF:
         raise ValueError(f"Cannot draw pictures: MUJOCO_GL={wanted} turns it off. Unset it, or make no cameras.")
-    names = (wanted,) if wanted in ("egl", "osmesa", "glfw", "cgl") else _CANDIDATES.get(platform.system(), ("glfw",))
+    names = (wanted,) if wanted in _NAMES else _CANDIDATES.get(platform.system(), ("glfw",))
     if os.environ.get(_FOUND) in names:
         return os.environ[_FOUND]
     causes = {}
@@ -66,24 +76,25 @@ def find_gl() -> str:
     found = " ".join(f"{name}: {cause}." for name, cause in causes.items())
     raise ValueError(
         f"Cannot draw pictures: no GL works here{' (MUJOCO_GL=' + wanted + ')' if wanted else ''}. {found} Do one of: "
-        "apt-get install libegl1 libgl1 (EGL); apt-get install libosmesa6 (OSMesa); make the world without cameras."
+        "apt-get install libegl1 libopengl0 libgl1-mesa-dri (EGL); apt-get install libosmesa6 (OSMesa); make the world "
+        "without cameras."
     )
 
 
-def _try(name: str, seconds: float = 60) -> str | None:
+@functools.cache
+def _try(name: str, seconds: float = 30) -> str | None:
     """Draw with one GL in a child process; why it failed, or None."""
-    clean = {key: value for key, value in os.environ.items() if key != "PYOPENGL_PLATFORM"}
-    command = [sys.executable, "-c", _TRIAL, name]
+    command, environment = [sys.executable, "-c", _TRIAL, name], {**os.environ, "MUJOCO_GL": "disabled"}
     try:
-        done = subprocess.run(
-            command, env=clean | {"MUJOCO_GL": "disabled"}, capture_output=True, text=True, timeout=seconds
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return f"did not answer in {seconds:g} s"
     if done.returncode == 0:
         return None
-    lines = done.stderr.strip().splitlines()
-    return lines[-1].rstrip(".") if lines else f"exit code {done.returncode}"
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if "'NoneType' object has no attribute" in lines[-1]:  # PyOpenGL's words for it
+        return "its library is not installed"
+    return lines[-1].rstrip(".")
 
 
 class Renderer:

@@ -95,12 +95,12 @@ def known_cameras(task: str) -> tuple[str, ...]:
 
 
 def check_cameras(task: str, cameras: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(cameras, str) or len(set(cameras)) != len(cameras):
+        raise ValueError(f"Cameras of {task}: expected a list of different names, found {cameras!r}.")
     there = known_cameras(task)
     for camera in cameras:
         if camera not in there:
             raise ValueError(f"Unknown camera {camera!r}: {task} has {', '.join(there)}. Choose among these.")
-    if isinstance(cameras, str) or len(set(cameras)) != len(cameras):
-        raise ValueError(f"Cameras of {task}: expected a list of different names, found {cameras!r}.")
     return tuple(cameras)
 
 

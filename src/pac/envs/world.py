@@ -124,13 +124,15 @@ class World(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
                 f"{self.task.name}: expected an action of shape {self._low.shape}, found {values.shape}. Send one raw "
                 "number an action dimension (task.action_low and action_high)."
             )
-        if not np.all((values >= self._low - TOLERANCE) & (values <= self._high + TOLERANCE)):
-            i = int(np.argmin((values >= self._low - TOLERANCE) & (values <= self._high + TOLERANCE)))
+        clipped = np.minimum(np.maximum(values, self._low), self._high)  # several times faster than np.clip
+        near = np.abs(values - clipped) <= TOLERANCE  # False for NaN
+        if not near.all():
+            i = int(np.argmin(near))
             raise ValueError(
                 f"{self.task.name}: expected action[{i}] within [{self._low[i]:g}, {self._high[i]:g}], found "
                 f"{values[i]:g} at step {self._steps}. Map a policy's output to the task's bounds before sending it."
             )
-        return np.clip(values, self._low, self._high)
+        return clipped
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
         """Load the simulator; say what it is and what its state dimensions are called."""

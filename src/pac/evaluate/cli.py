@@ -13,10 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from pac.evaluate import experts, tables
+from pac.evaluate import experts, tables, video
 from pac.evaluate.plan import SAMPLINGS, Contestant, expand_tasks, parse_actors
 from pac.evaluate.play import key, make_videos, play
-from pac.evaluate.records import Journal, partial_path
+from pac.evaluate.records import Journal, partial_path, write_text
 from pac.evaluate.report import Report
 from pac.rollout import Job, jobs_of
 
@@ -73,6 +73,13 @@ def _check(args: argparse.Namespace) -> None:
     outside = [index for index in args.video_trials if not 0 <= index < args.trials]
     if args.videos is not None and outside:
         raise ValueError(f"--video-trials: expected numbers from 0 to {args.trials - 1}, found {outside[0]}.")
+    if args.videos is not None:
+        video.check()
+    for folder in [args.videos] * (args.videos is not None) + [args.markdown and args.markdown.parent]:
+        try:
+            Path(folder or ".").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{folder}: expected a folder to write to, found {error}. Name another.") from error
 
 
 def _nothing_unasked(
@@ -96,6 +103,8 @@ def _interrupted(journal: Journal, total: int) -> str:
 def _tell(report: Report, journal: Journal, order: Sequence[Any], complaints: Sequence[str], code: int) -> None:
     """Tables of what is finished; files only when all is."""
     console, markdown = Console(), report.args.markdown
+    if not console.is_terminal:  # a file or a pipe has no width
+        console = Console(width=200)
     records = [journal.records[place] for place in order if place in journal.records]
     if records:
         result = report.build(records, complaints)
@@ -104,7 +113,6 @@ def _tell(report: Report, journal: Journal, order: Sequence[Any], complaints: Se
         if code == 0:
             journal.finish(result.document)
         if code == 0 and markdown is not None:
-            markdown.parent.mkdir(parents=True, exist_ok=True)
-            markdown.write_text(tables.markdown(result.grids, result.notes, result.document["command"]))
+            write_text(markdown, tables.markdown(result.grids, result.notes, result.document["command"]))
     for note in complaints:
         console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)

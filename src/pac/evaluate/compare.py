@@ -156,6 +156,11 @@ def _weak(name: str, summary: Summary) -> list[str]:
     few = min(row.trials for row in summary.tasks.values())
     if few < FEW_TRIALS:
         notes.append(f"{name}: a task has {few} trial{'s' * (few != 1)}; the interval of its return means little.")
+    elif same := [task for task, row in summary.tasks.items() if row.unusual < min(FEW_TRIALS, row.trials / 2)]:
+        notes.append(
+            f"{name}: most returns are equal in {', '.join(same)}; with fewer than {FEW_TRIALS} others, the "
+            "interval of the return is too short."
+        )
     return notes
 
 

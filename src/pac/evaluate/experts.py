@@ -1,8 +1,10 @@
 """The returns that count as 100%, each with the place it came from. What was not measured is not there: a task without
 an expert has no percentage.
 
-`python -m pac.evaluate.experts results/behaviours.json` fills the table that ships with PAC from measured trials: for
-each task the best mean return among the settings of a behaviour.
+`python -m pac.evaluate.experts results/behaviours.json` fills the table that ships with PAC from measured trials, of
+`benchmarks/behaviours.py` or of `pac evaluate --json`: for each task the best mean return among the behaviours. Those
+whose episodes ended early (at success, say) have a smaller return than whole episodes give and make no expert; nor does
+acting at random.
 """
 
 import argparse
@@ -13,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pac import envs
 from pac.evaluate.records import write_json
 from pac.resources import ASSETS
 
@@ -48,15 +51,16 @@ def load(path: str | Path = TABLE) -> dict[str, Expert]:
 
 
 def from_trials(trials: Iterable[Mapping[str, Any]], where: str) -> dict[str, Expert]:
-    """The best setting of each task; a setting is an expert only on as many episodes as were run of it."""
-    groups: dict[tuple[str, str], list[float]] = {}
+    """The behaviour with the best mean return of each task, among those whose episodes were all whole."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for trial in trials:
-        groups.setdefault((trial["task"], trial["setting"]), []).append(float(trial["return"]))
+        groups.setdefault((trial["task"], trial.get("behaviour") or trial["actor"]), []).append(trial)
     experts: dict[str, Expert] = {}
-    for (task, setting), returns in groups.items():
-        mean = sum(returns) / len(returns)
-        if mean > 0 and (task not in experts or mean > experts[task].mean):
-            experts[task] = Expert(mean=mean, n=len(returns), source=f"{setting}, {where}")
+    for (task, behaviour), group in groups.items():
+        whole = min(trial["length"] for trial in group) >= envs.spec(task).max_steps
+        mean = sum(float(trial["return"]) for trial in group) / len(group)
+        if whole and behaviour != "random" and mean > 0 and (task not in experts or mean > experts[task].mean):
+            experts[task] = Expert(mean=mean, n=len(group), source=f"{behaviour}, {where}")
     return experts
 
 
@@ -76,14 +80,11 @@ def used(experts: Mapping[str, Expert], tasks: Iterable[str]) -> dict[str, dict[
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pac.evaluate.experts", description=__doc__)
-    parser.add_argument("results", type=Path, help="JSON with 'trials': task, setting, return of each")
+    parser.add_argument("results", type=Path, help="JSON with 'trials': task, behaviour or actor, length, return")
     parser.add_argument("--where", help="what to name as the source (default: the file)")
-    parser.add_argument("--parts", nargs="+", default=["planner", "scripted"], help="parts of the results to read")
     parser.add_argument("--out", type=Path, default=TABLE, help="table to fill (default: the one that ships with PAC)")
     args = parser.parse_args(arguments)
-    document = json.loads(args.results.read_text())
-    trials = [trial for trial in document["trials"] if trial.get("part", args.parts[0]) in args.parts]
-    experts = from_trials(trials, args.where or str(args.results))
+    experts = from_trials(json.loads(args.results.read_text())["trials"], args.where or str(args.results))
     save(experts, args.out)
     print(f"{args.out}: {len(experts)} experts from {args.results}.")
 

@@ -2,8 +2,8 @@
 
 import fnmatch
 import hashlib
+import importlib
 import importlib.metadata
-import importlib.util
 import itertools
 import re
 from collections.abc import Sequence
@@ -36,11 +36,12 @@ class Contestant:
         """What `rollout` takes."""
         if not self.is_checkpoint:
             return self.text
-        if importlib.util.find_spec("pac.policy") is None:
+        try:
+            policy = importlib.import_module("pac.policy")
+        except ModuleNotFoundError as error:
             raise ValueError(
-                f"{self.text}: expected a behaviour, found a folder. This version cannot load checkpoints."
-            )
-        policy = importlib.import_module("pac.policy")
+                f"{self.text}: expected a behaviour, found a folder; checkpoints need {error.name}."
+            ) from error
         loaded: Policy = policy.load(self.text, sampling=self.sampling, best_of=self.best_of)
         return loaded
 

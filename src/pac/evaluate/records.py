@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ FORMAT = 1
 Key = tuple[str, str, int, int]  # actor, task, seed, index
 
 
+@runtime_checkable
 class HasEpisode(Protocol):
     """What a rollout gives, as far as it is counted here."""
 
@@ -69,6 +70,12 @@ class Record:
 
 def record(trial: HasEpisode, actor: str = "") -> Record:
     episode = trial.episode
+    total = float(np.sum(episode.reward, dtype=np.float64))
+    if not math.isfinite(total):
+        raise ValueError(
+            f"{trial.task}, seed {trial.seed}, trial {trial.index}: expected a finite return, found {total}. The world "
+            "gave a reward that is no number: no mean can be taken over it. Mend the world, or leave the task out."
+        )
     return Record(
         actor=actor,
         task=trial.task,
@@ -76,7 +83,7 @@ def record(trial: HasEpisode, actor: str = "") -> Record:
         index=trial.index,
         state=state_id(episode),
         length=len(episode.action),
-        total=float(np.sum(episode.reward, dtype=np.float64)),
+        total=total,
         success=episode.success,
     )
 
@@ -88,13 +95,17 @@ def state_id(episode: Episode) -> str:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """All or nothing; numbers that JSON does not know (an interval without ends) become null."""
+    """Numbers that JSON does not know (an interval without ends) become null."""
+    write_text(path, json.dumps(finite(document), indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """All or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
-            json.dump(finite(document), file, indent=1)
-            file.write("\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
@@ -167,9 +178,12 @@ class Journal:
             if before:  # else it was stopped before it wrote a line
                 self._check(before)
             self.records = {record.key: record for record in records}
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        self._rewrite(partial)
-        self._file = partial.open("ab")
+        try:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            self._rewrite(partial)
+            self._file = partial.open("ab")
+        except OSError as error:
+            raise ValueError(f"{self.path}: expected a file to write to, found {error}. Name another.") from error
         return self
 
     def _check(self, before: Mapping[str, Any]) -> None:

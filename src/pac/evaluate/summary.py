@@ -1,6 +1,7 @@
 """Trials of one actor -> return, success and percent of expert, per task and pooled, each with its interval."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class Row:
     tasks: int
     trials: int
     length: float  # mean number of steps
+    unusual: int  # trials whose return is not the commonest one: a mean's interval rests on them
     returns: Estimate
     success: Estimate | None  # None: no world in it defines success
     percent: Estimate | None  # of the expert's return; None: no expert was measured
@@ -84,10 +86,12 @@ def summarise(
 
 def _row(groups: Mapping[str, Sequence[Record]], experts: Mapping[str, float], bootstrap: bool) -> Row:
     lengths = [entry.length for group in groups.values() for entry in group]
+    commonest = Counter(round(entry.total, 6) for group in groups.values() for entry in group).most_common(1)[0][1]
     return Row(
         tasks=len(groups),
         trials=len(lengths),
         length=float(np.mean(lengths)),
+        unusual=len(lengths) - commonest,
         returns=_returns(list(groups.values()), bootstrap),
         success=_success(list(groups.values()), bootstrap),
         percent=_percent({task: group for task, group in groups.items() if experts.get(task)}, experts, bootstrap),

@@ -59,9 +59,10 @@ def _metric(name: str, summaries: Mapping[str, Summary]) -> Grid | None:
 
 def _place(place: str, rows: Mapping[str, Row | None]) -> str:
     tasks = max(row.tasks for row in rows.values() if row)
+    number = f"{tasks} task{'s' * (tasks > 1)}"
     if place == ALL:
-        return f"pooled, {tasks} tasks" if tasks > 1 else "pooled"
-    return place if "/" in place else f"pooled, {place}, {tasks} tasks"
+        return f"pooled, {number}"
+    return place if "/" in place else f"pooled, {place}, {number}"
 
 
 def show(estimate: Estimate | None, scale: float = 1.0) -> str:

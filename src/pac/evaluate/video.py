@@ -4,6 +4,7 @@ A rollout keeps no large frames. The trial's actions are played again from its s
 the same return is checked, so what is seen is what was counted.
 """
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pac.rollout import Trial
 
 MAX_RATE = 30.0  # frames a second; faster worlds skip some
-PANEL, MARGIN = 84, 6  # height of the curves, space around them, in pixels
+PANEL, HEAD, FOOT, MARGIN = 92, 18, 16, 6  # height of the panel, of its title and legend, space beside; pixels
 INK = {"value": (255, 176, 0), "reward": (100, 160, 255), "success": (80, 220, 100), "text": (230, 230, 230)}
 EXTRA = "pip install 'perceiver-actor-critic[video]'"
 
@@ -48,7 +49,7 @@ class Curves:
 def film(trial: "Trial", path: Path, *, actor: str, max_steps: int | None = None) -> str | None:
     """Write an mp4 of a trial; returns a complaint if playing it again gave another return."""
     rate = trial.spec.control_rate or MAX_RATE
-    stride = max(1, round(rate / MAX_RATE))
+    stride = max(1, math.ceil(rate / MAX_RATE))
     total = [0.0]
     frames = replay(trial.task, trial.episode, stride=stride, max_steps=max_steps, total=total)
     encode(draw(frames, Curves.of(trial, actor), stride), path, rate / stride)
@@ -88,11 +89,11 @@ def draw(frames: Iterator[np.ndarray], curves: Curves, stride: int) -> Iterator[
         if panel is None or dark is None:
             panel = draw_panel(curves, width)
             dark = (panel // 3).astype(np.uint8)
-            dark[: MARGIN + 12] = panel[: MARGIN + 12]
+            dark[:HEAD], dark[-FOOT:] = panel[:HEAD], panel[-FOOT:]
         step = min(number * stride, len(curves.reward))
         now = int(_columns(len(curves.reward), width)[step])
         below = np.concatenate([panel[:, : now + 1], dark[:, now + 1 :]], 1)
-        below[MARGIN + 14 : -MARGIN, now] = INK["text"]
+        below[HEAD:-FOOT, now] = INK["text"]
         yield np.concatenate([frame[:height, :width], below])
 
 
@@ -104,8 +105,8 @@ def draw_panel(curves: Curves, width: int) -> np.ndarray:
     columns = _columns(len(curves.reward), width)
     if curves.success is not None:
         x = int(columns[curves.success + 1])
-        pen.line([(x, MARGIN + 14), (x, PANEL - MARGIN)], fill=INK["success"])
-        pen.text((min(x + 3, width - 50), MARGIN + 26), "success", fill=INK["success"])
+        pen.line([(x, HEAD), (x, PANEL - FOOT)], fill=INK["success"])
+        pen.text((min(x + 3, width - 50), PANEL - FOOT - 14), "success", fill=INK["success"])
     legend = [(curves.title, INK["text"])]
     for name, values in (("reward", curves.reward), ("value", curves.value)):
         if values is not None and len(values):
@@ -113,7 +114,7 @@ def draw_panel(curves: Curves, width: int) -> np.ndarray:
             legend.append((f"{name} {np.nanmin(values):.3g} to {np.nanmax(values):.3g}", INK[name]))
     pen.text((MARGIN, 2), legend[0][0], fill=legend[0][1])
     for i, (text, ink) in enumerate(legend[1:]):
-        pen.text((MARGIN + i * width // 2, PANEL - 13), text, fill=ink)
+        pen.text((MARGIN + i * width // 2, PANEL - FOOT + 1), text, fill=ink)
     return np.array(image)
 
 
@@ -124,9 +125,14 @@ def _columns(steps: int, width: int) -> np.ndarray:
 
 def _polyline(values: np.ndarray, columns: np.ndarray) -> list[tuple[float, float]]:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    top, bottom = MARGIN + 16, PANEL - 16
+    top, bottom = HEAD + 2, PANEL - FOOT - 2
     heights = bottom - (np.nan_to_num(values, nan=low) - low) / (high - low or 1.0) * (bottom - top)
     return [(float(x), float(y)) for x, y in zip(columns[:-1], heights, strict=True)]
+
+
+def check() -> None:
+    """Raise now if what videos need is missing, and not after hours of trials."""
+    _pillow(), _av()
 
 
 def _pillow() -> tuple[Any, Any]:
@@ -137,12 +143,17 @@ def _pillow() -> tuple[Any, Any]:
     return Image, ImageDraw
 
 
-def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
-    """To an mp4, h264 if this build of PyAV has it, else mpeg4; the file appears when it is whole."""
+def _av() -> Any:
     try:
         import av
     except ImportError as error:
         raise ValueError(f"Videos need PyAV, which is not installed. Do: {EXTRA}") from error
+    return av
+
+
+def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
+    """To an mp4, h264 if this build of PyAV has it, else mpeg4; the file appears when it is whole."""
+    av = _av()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
     codec = next((name for name in ("libx264", "libopenh264", "mpeg4") if name in av.codecs_available), "mpeg4")

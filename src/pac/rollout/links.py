@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pac.rollout.messages import Answer, Setup, Turn
 from pac.rollout.worker import IDLE, Worker, dumps
@@ -27,6 +27,7 @@ class WorkerLostError(Exception):
     """A worker died or hangs; the message says which."""
 
 
+@runtime_checkable
 class Link(Protocol):
     """One worker."""
 
@@ -45,6 +46,7 @@ class Link(Protocol):
         ...
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Where workers live."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pac import behaviours, envs
+from pac.envs.rendering import find_gl
 from pac.rollout.links import Backend, LocalBackend, ProcessBackend, WorkerLostError
 from pac.rollout.messages import Answer, Setup, Start, Turn
 from pac.rollout.slots import Group, Member, Slot, checked
@@ -44,7 +45,7 @@ def rollout(
     """Play every job and yield its trial, in the order of the jobs, whatever the workers and environments.
 
     `actor` is the spec of a behaviour, a policy, or a mix of them. `workers` are processes (0: play in this one), each
-    with `envs_per_worker` environments (16 for a policy, 2 for behaviours, which gain nothing from more). With
+    with `envs_per_worker` environments (8 for a policy, 2 for behaviours, which gain nothing from more). With
     `stop_at_success` an episode terminates at its first success. A worker that dies, or gives no answer for `timeout`
     seconds, is replaced and its episodes are begun again; a warning says so, and `Trial.redone` counts it. With `ray`
     ("local" or the address of a cluster) the workers are Ray actors. Closing the iterator ends the workers.
@@ -52,8 +53,10 @@ def rollout(
     setup = Setup(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
     actors = actor.actors if isinstance(actor, Mix) else (actor,)
     _check(actors, jobs, setup, workers, envs_per_worker, timeout)
+    if cameras and ray is None and not all(job.task.startswith("gym/") for job in jobs):
+        find_gl()  # an error now rather than in a worker; workers inherit what was found
     if envs_per_worker is None:
-        envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 16
+        envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 8
     return _Pool(actor, jobs, setup, workers, envs_per_worker, timeout, _backend(ray, workers)).run()
 
 
@@ -78,8 +81,8 @@ class _Pool:
         backend: Callable[[], Backend],
     ) -> None:
         self.actor, self.jobs, self.setup, self.timeout, self.make_backend = actor, list(jobs), setup, timeout, backend
+        num_groups = min(2, envs_per_worker) if workers else 1  # one is stepped while the policy thinks of the other
         workers = max(1, min(workers, len(self.jobs)))
-        num_groups = min(2, envs_per_worker)
         # Few jobs are spread over all groups rather than crowded into the first.
         room = min(math.ceil(envs_per_worker / num_groups), math.ceil(len(self.jobs) / (workers * num_groups)))
         self.shape = (workers, num_groups, room)
@@ -230,9 +233,10 @@ class _Pool:
         at = member.link.slot()
         slots = [slot for any_group in member.groups for slot in any_group.slots if slot.position >= 0]
         suspects = [slot for slot in slots if (slot in group.slots if at is None else slot.number == at)]
-        lost = ", ".join(str(self.jobs[slot.position]) for slot in suspects) or "nothing in particular"
+        lost = ", ".join(str(self.jobs[slot.position]) for slot in suspects)
         self.stillborn += not member.answered
-        log.warning("A worker %s while at work on %s: replaced, %d episodes begun again.", reason, lost, len(slots))
+        place = f"in {lost}" if lost else "between two turns"
+        log.warning("A worker %s %s. Replaced it, and began %d episodes again.", reason, place, len(slots))
         for slot in suspects:
             self.deaths[slot.position] += 1
         for slot in slots:
@@ -244,7 +248,10 @@ class _Pool:
                 "episode alone with workers=0 to see why; too little memory is a common cause."
             )
         if self.stillborn >= MAX_DEATHS:
-            raise RolloutError(f"{self.stillborn} workers in a row were lost before they answered; the last {reason}.")
+            raise RolloutError(
+                f"{self.stillborn} workers in a row were lost before they answered; the last {reason}. What they wrote "
+                "to stderr may say why; on Ray, every worker needs a free CPU of the cluster."
+            )
         member.link.close()
         member.link, member.groups, member.answered = self.backend.start(self.setup), self._groups(), False
         member.asked.clear()

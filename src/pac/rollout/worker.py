@@ -23,7 +23,7 @@ from pac.rollout.messages import Answer, Failure, Setup, Start, Turn
 from pac.rollout.running import Running
 
 TURN_SECONDS = 0.5  # a group of behaviours steps on by itself this long before it reports that it is alive
-SPARE_ENVS = 4  # kept for later episodes, beyond those that slots may need at once
+SPARE_ENVS = 4  # kept for later episodes, beyond as many as were ever in use at once
 IDLE = 0  # marker: not inside an environment
 
 
@@ -33,7 +33,8 @@ class Worker:
     def __init__(self, setup: Setup, mark: Callable[[int], None] = lambda slot: None) -> None:
         self.setup, self.mark = setup, mark
         self.groups: dict[int, dict[int, Running]] = {}
-        self.free: dict[str, list[Any]] = {}
+        self.free: dict[str, list[Any]] = {}  # task -> environments between two episodes, the longest unused first
+        self.most_in_use = 0
         self.at: Running | Start | None = None  # where it is at work
 
     def handle(self, turn: Turn) -> Answer:
@@ -60,6 +61,7 @@ class Worker:
             self.mark(start.slot + 1)
             running = Running(self._environment(start.job.task), start, self.setup)
             group[start.slot] = running
+            self.most_in_use = max(self.most_in_use, sum(map(len, self.groups.values())))
             shapes = {name: values[0].shape for name, values in running.observations.items()}
             answer.started[start.slot] = (running.task, shapes)
         deadline = time.monotonic() + TURN_SECONDS
@@ -99,12 +101,14 @@ class Worker:
         return envs.make(task, cameras=self.setup.cameras, max_steps=self.setup.max_steps)
 
     def _leave(self, running: Running) -> None:
-        """Keep the environment for the next episode of its task; those of other tasks make room once no slot is."""
-        self.free.setdefault(running.start.job.task, []).append(running.env)
-        in_use = sum(len(group) for group in self.groups.values())
-        while sum(map(len, self.free.values())) > in_use + SPARE_ENVS:
-            task = next(name for name, free in self.free.items() if free)
-            self.free[task].pop(0).close()
+        """Keep the environment for the next episode of its task; what was kept longest makes room."""
+        free = self.free.pop(running.start.job.task, [])
+        self.free[running.start.job.task] = [*free, running.env]
+        while sum(map(len, self.free.values())) > self.most_in_use + SPARE_ENVS:
+            oldest = next(iter(self.free))
+            self.free[oldest].pop().close()
+            if not self.free[oldest]:
+                del self.free[oldest]
 
 
 def dumps(message: object) -> bytes:

@@ -1,0 +1,212 @@
+"""How good are the behaviours? The planner at three settings, the scripts on all fifty tasks, and what faults cost.
+
+    MUJOCO_GL=disabled python benchmarks/behaviours.py --processes 16               # everything: about 8 minutes
+    MUJOCO_GL=disabled python benchmarks/behaviours.py --processes 16 --part faults  # one part; the others are kept
+    python benchmarks/behaviours.py --render                                         # the table again, from the JSON
+
+Writes results/behaviours.json (every trial) and results/behaviours.md. Success is success at any of 500 steps; an
+episode of Meta-World ends there. Episodes start from `episode_seed(task, seed, i)`, the same for every behaviour.
+"""
+
+import argparse
+import collections
+import json
+import math
+import multiprocessing as mp
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process a core
+
+import numpy as np
+
+from pac import behaviours, envs
+from pac.intervals import wilson
+
+Trial = dict[str, Any]
+EPISODES = {"planner": 6, "scripted": 50, "faults": 100}
+SUITE = (
+    *("acrobot.swingup", "ball_in_cup.catch", "cartpole.swingup", "cheetah.run", "finger.spin", "finger.turn_easy"),
+    *("fish.upright", "hopper.stand", "pendulum.swingup", "point_mass.easy", "quadruped.walk", "reacher.easy"),
+    *("swimmer.swimmer6", "walker.run", "walker.stand", "walker.walk"),
+)
+PLANNERS = ("planner:quality=good", "planner:quality=medium", "planner:quality=poor", "random")
+SCRIPTED = tuple(name for name in envs.TASKS if name.startswith("metaworld/"))
+STUDIED = ("drawer-open", "push", "window-open", "button-press-topdown")
+OTHERS = ("reach", "door-open", "pick-place", "drawer-close", "faucet-open", "peg-insert-side")
+FAULTS = (
+    *("noise:sigma=0.3", "noise:sigma=1", "uniform:p=0.3", "uniform:p=0.6", "wrong-goal", "stop-short", "hesitate"),
+    *("other-skill", "slow", "faults", "faults:switch=15-50"),
+)
+
+
+def list_jobs(part: str, episodes: int, seed: int) -> list[Trial]:
+    """What to run, the longest first."""
+    pairs = {
+        "planner": [(f"control/{task}", planner) for planner in PLANNERS for task in SUITE],
+        "scripted": [(task, "scripted") for task in SCRIPTED],
+        "faults": [(f"metaworld/{task}", f"scripted+{fault}") for fault in FAULTS for task in (*STUDIED, *OTHERS)],
+    }[part]
+    return [
+        {"part": part, "task": task, "behaviour": behaviour, "seed": seed, "index": index}
+        for task, behaviour in pairs
+        for index in range(episodes)
+    ]
+
+
+def run_trial(job: Trial) -> Trial:
+    """One episode."""
+    seed = envs.episode_seed(job["task"], job["seed"], job["index"])
+    env, behaviour = envs.make(job["task"]), behaviours.make(job["behaviour"])
+    observation, _ = env.reset(seed=seed)
+    start, total, length, clean, success, over = time.perf_counter(), 0.0, 0, 0, False, False
+    behaviour.begin(env, np.random.default_rng([seed, 1]))  # 1: a stream apart from the environment's
+    while not (over or success):
+        observation, reward, terminated, truncated, info = env.step(behaviour.act(observation))
+        total, length, clean = total + reward, length + 1, clean + (behaviour.labels["mood"] == 0)
+        success, over = bool(info.get("success", False)), terminated or truncated
+    env.close()
+    seconds = time.perf_counter() - start
+    found = {"length": length, "return": round(total, 4), "clean": clean / length, "seconds": round(seconds, 3)}
+    return job | found | ({"success": success} if env.task.has_success else {})
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Atomically: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(report, indent=0))
+    temporary.replace(path)
+
+
+def measure(jobs: list[Trial], report: dict[str, Any], path: Path, processes: int) -> None:
+    begun = written = time.perf_counter()
+    with ProcessPoolExecutor(processes, mp_context=mp.get_context("spawn")) as pool:
+        futures = [pool.submit(run_trial, job) for job in jobs]
+        for done, future in enumerate(as_completed(futures), 1):
+            report["trials"].append(future.result())
+            if time.perf_counter() - written > 10 or done == len(jobs):
+                written = time.perf_counter()
+                write(path, report)
+                print(f"{done} of {len(jobs)} trials, {written - begun:.0f} s", flush=True)
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def group(trials: Iterable[Trial]) -> dict[tuple[str, str], list[Trial]]:
+    """(task without family, behaviour) -> its trials."""
+    groups = collections.defaultdict(list)
+    for trial in trials:
+        groups[trial["task"].partition("/")[2], trial["behaviour"]].append(trial)
+    return groups
+
+
+def show_return(trials: list[Trial]) -> str:
+    """Mean and 95% interval of the return, and seconds an episode."""
+    returns = np.array([trial["return"] for trial in trials])
+    half = 1.96 * returns.std(ddof=1) / math.sqrt(len(returns)) if len(returns) > 1 else math.nan
+    return f"{returns.mean():.0f} ± {half:.0f} ({np.mean([trial['seconds'] for trial in trials]):.1f} s)"
+
+
+def show_success(trials: list[Trial], limit: int = 500) -> str:
+    """Percent of trials that succeeded within `limit` steps, with Wilson's 95% interval."""
+    won = sum(trial["success"] and trial["length"] <= limit for trial in trials)
+    low, high = wilson(won, len(trials))
+    return f"{100 * won / len(trials):.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    head = list(head)
+    return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
+
+
+def planner_lines(trials: list[Trial]) -> list[str]:
+    groups = group(trials)
+    tasks = sorted({task for task, _ in groups})
+    rows = [[task, *(show_return(groups[task, planner]) for planner in PLANNERS)] for task in tasks]
+    return table(["task", *(name.removeprefix("planner:quality=") for name in PLANNERS)], rows)
+
+
+def scripted_lines(trials: list[Trial]) -> list[str]:
+    groups = group(trials)
+    pooled = f"All tasks: {show_success(trials)}% of {len(trials)} episodes."
+    rows = [
+        [task, show_success(found), f"{np.median([t['length'] for t in found if t['success']] or [math.nan]):.0f}"]
+        for (task, _), found in sorted(groups.items())
+    ]
+    return [pooled, "", *table(["task", "success %", "median steps to it"], rows)]
+
+
+def fault_lines(trials: list[Trial]) -> list[str]:
+    groups = group(trials)
+    tasks = [task for task in (*STUDIED, *OTHERS) if any(task == found for found, _ in groups)]
+    lines = list[str]()
+    for limit in (500, 150):
+        rows = []
+        for fault in FAULTS:
+            cells = [groups[task, f"scripted+{fault}"] for task in tasks]
+            everything = [trial for cell in cells for trial in cell]
+            clean = np.mean([trial["clean"] for trial in everything])
+            rows.append([f"`{fault}`", *(show_success(cell, limit) for cell in cells)])
+            rows[-1] += [show_success(everything, limit), *([f"{100 * clean:.0f}"] if limit == 500 else [])]
+        lines += [f"Success % within {limit} steps:", ""]
+        head = ["fault", *tasks, "pooled", *(["clean steps %"] if limit == 500 else [])]
+        lines += [*table(head, rows), ""]
+    return lines[:-1]
+
+
+PARTS = {
+    "planner": (
+        "The planner: return of 1000 steps, mean ± 95% (1.96 standard errors), seconds an episode",
+        planner_lines,
+    ),
+    "scripted": ("Meta-World's scripts: success at any of 500 steps, with Wilson's 95% interval", scripted_lines),
+    "faults": (
+        "What faults leave of the scripts' success (Wilson 95%), and the share of steps no fault was at work",
+        fault_lines,
+    ),
+}
+
+
+def render(report: dict[str, Any]) -> str:
+    lines = ["# Behaviours", "", "Made by `benchmarks/behaviours.py`; every trial is in `behaviours.json`."]
+    for part, (title, show) in PARTS.items():
+        trials = [trial for trial in report["trials"] if trial["part"] == part]
+        if trials:
+            lines += ["", f"## {title}", "", f"`{report['commands'][part]}`", "", *show(trials)]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--episodes", type=int, help=f"of each task and behaviour; usual: {EPISODES}")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--tasks", nargs="+", help="only these, e.g. walker.walk drawer-open")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("results/behaviours.json"))
+    parser.add_argument("--render", action="store_true", help="only write the Markdown from the JSON")
+    options = parser.parse_args()
+    empty: dict[str, Any] = {"commands": {}, "trials": []}
+    report = json.loads(options.out.read_text()) if options.out.exists() else empty
+    parts = [] if options.render else list(PARTS) if options.part == "all" else [options.part]
+    report["trials"] = [trial for trial in report["trials"] if trial["part"] not in parts]
+    command = shlex.join(["python", *sys.argv])
+    jobs = [job for part in parts for job in list_jobs(part, options.episodes or EPISODES[part], options.seed)]
+    jobs = [job for job in jobs if not options.tasks or job["task"].partition("/")[2] in options.tasks]
+    report["commands"] |= dict.fromkeys(parts, command)
+    if jobs:
+        measure(jobs, report, options.out, options.processes)
+    options.out.with_suffix(".md").write_text(render(report))
+    print(f"wrote {options.out.with_suffix('.md')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Who is still running."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def session(leader: int) -> list[int]:
+    """Processes that belong to a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+            if os.getsid(int(entry.name)) == leader:
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,133 @@
+"""Workers in processes of their own: what they give, and what becomes of those that die, hang or fail."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rollout.actors import Swaying, assert_same
+from rollout.processes import session
+from rollout.worlds import BROKEN, DEADLY, FAULTY, POINT, SLEEPY, SULKY
+
+from pac import envs
+from pac.rollout import Job, Mix, RolloutError, jobs_of, links, rollout
+
+WORLDS = ["control/cartpole.swingup", "metaworld/reach", "control/walker.walk", POINT]
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of all workers that were started."""
+    started: list[int] = []
+    start = links.ProcessBackend.start
+
+    def noting(self: links.ProcessBackend, setup: links.Setup) -> links.ProcessLink:
+        link = start(self, setup)
+        started.append(link.process.pid)
+        return link
+
+    monkeypatch.setattr(links.ProcessBackend, "start", noting)
+    return started
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def misbehaving(task: str) -> list[int]:
+    """Which of the first episodes of a world with a fault show it."""
+    world = envs.make(task)
+    starts = [world.reset(seed=envs.episode_seed(task, 0, i))[0]["observation.state"] for i in range(20)]
+    return [i for i, state in enumerate(starts) if state[0] < FAULTY]
+
+
+def test_any_number_of_workers_and_environments_gives_the_same_episodes(pids: list[int]) -> None:
+    jobs = [job for i in range(3) for job in jobs_of(WORLDS, 3)[i::3]]
+    actor = Mix((Swaying(), "random"))
+    expected = list(rollout(actor, jobs, workers=0, envs_per_worker=1, max_steps=30))
+    assert {trial.actor for trial in expected} == {"swaying", "random"}
+    for workers, size in ((1, 5), (2, 2), (4, 3)):
+        assert_same(list(rollout(actor, jobs, workers=workers, envs_per_worker=size, max_steps=30)), expected)
+    assert len(pids) == 7
+    assert not any(map(alive, pids))
+
+
+def test_workers_that_die_are_replaced_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
+    sulky = misbehaving(SULKY)[1]
+    jobs = jobs_of([SULKY], sulky + 1)  # two of which kill their worker, once
+    trials = list(rollout(Swaying(), jobs, workers=2, envs_per_worker=3))
+    assert sum(trial.redone for trial in trials) >= len(list(tmp_path.iterdir())) == 2
+    assert "was killed (SIGKILL) in gym/rollout.worlds:Sulky-v0, seed 0, episode" in caplog.text
+    assert_same(trials, list(rollout(Swaying(), jobs, workers=0)))  # all notes are written: nobody dies
+
+
+def test_an_episode_that_kills_three_workers_is_named(pids: list[int]) -> None:
+    deadly = misbehaving(DEADLY)[0]
+    jobs = [*jobs_of([POINT], 3), Job(DEADLY, 0, deadly)]
+    with pytest.raises(RolloutError, match=rf"3 workers were lost.*Deadly-v0, seed 0, episode {deadly}\. .*SIGKILL"):
+        list(rollout(Swaying(), jobs, workers=1, envs_per_worker=4))
+    assert len(pids) == 3
+    assert not any(map(alive, pids))
+
+
+def test_a_worker_that_hangs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pids: list[int]
+) -> None:
+    monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
+    sleepy = misbehaving(SLEEPY)[0]
+    jobs = [Job(SLEEPY, 0, i) for i in (sleepy, next(i for i in range(20) if i not in misbehaving(SLEEPY)))]
+    trials = list(rollout("random", jobs, workers=1, timeout=8.0))
+    assert "gave no answer for 8 s" in caplog.text
+    assert len(pids) == 2
+    assert_same(trials, list(rollout("random", jobs, workers=0)))
+    assert not any(map(alive, pids))
+
+
+def test_errors_come_back_and_leave_no_process(pids: list[int]) -> None:
+    with pytest.raises(LookupError, match=r"the gripper fell off.*Broken-v0, seed 0, episode 2, step 2") as caught:
+        list(rollout("random", [Job(POINT, 0, 0), Job(POINT, 0, 1), Job(BROKEN, 0, 2)], workers=2))
+    assert "misbehave" in caught.value.__notes__[0]
+    assert len(pids) == 2
+    assert not any(map(alive, pids))
+
+
+def test_closing_ends_the_workers(pids: list[int]) -> None:
+    trials = rollout("random", jobs_of([POINT], 200), workers=1)
+    assert next(trials).index == 0
+    assert all(map(alive, pids))
+    trials.close()  # type: ignore[attr-defined]
+    assert len(pids) == 1
+    assert not any(map(alive, pids))
+
+
+def test_pictures_are_the_same_from_a_worker() -> None:
+    jobs, options = jobs_of(["control/cartpole.swingup"], 2), {"cameras": ["fixed"], "max_steps": 4}
+    here = list(rollout(Swaying(), jobs, workers=0, **options))
+    assert here[0].episode.observation["observation.images.fixed"].shape == (5, 80, 80, 3)
+    assert_same(list(rollout(Swaying(), jobs, workers=1, **options)), here)
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    play = f"for trial in rollout('random', jobs_of([{POINT!r}], 10**6)): print(trial.index, flush=True)"
+    code = f"from pac.rollout import jobs_of, rollout\n{play}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "0\n"
+    assert len(session(parent.pid)) == 2
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    while session(parent.pid):
+        time.sleep(0.05)
