@@ -127,7 +127,8 @@ def read_scalars(
     weight = attention.value.weight
     direction_value = F.linear(direction.to(weight.dtype), weight).unflatten(0, heads)
     offset_value = F.linear(offset.to(weight.dtype), weight).unflatten(-1, heads).transpose(0, 1)
-    constant = attention.value(norm.bias).unflatten(0, heads)
+    # Alone, a shift cancels in the softmax: its gradient is zero, not absent, which an optimiser would tell apart.
+    constant = attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
     read, log_mass = ScalarAttention.apply(  # type: ignore[no-untyped-call]
         scale, scalar, direction_score, offset_score, direction_value, offset_value
     )
