@@ -2,17 +2,18 @@
 
     python benchmarks/model_speed.py                  # CPU: small sizes
     python benchmarks/model_speed.py --json FILE      # CUDA: every size, bf16, the ends of the range compiled
+    python benchmarks/model_speed.py --sections update --windows 512
 
 sizes    forward and forward + backward, all inputs in use, against the measured rate of a large matrix product
 tokens   a batch padded to 2,634 tokens that holds less: padded against trimmed
 actions  the value of 1, 10 and 100 actions on cached latents, against encoding anew for each
 act      one action, batch 1: encode and policy, against reading the weights once (CUDA)
-update   one PAC update of 512 states: loss, backward, target network, 10 samples, AdamW (CUDA)
+update   one PAC update of 128 windows of 5: loss, backward, target network, 10 samples, AdamW, against the plain
+         baseline of benchmarks/plain.py (CUDA)
 """
 
 import argparse
 import contextlib
-import copy
 import functools
 import json
 import time
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plain
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +30,6 @@ from torch import Tensor
 from pac.config import SIZES, ModelConfig, ObjectiveConfig, model_config
 from pac.model import PAC
 from pac.model.pac import count_parameters
-from pac.objectives import loss
 from pac.scaling.flops import Load, forward_flops, update_flops
 from pac.types import Batch, Observation
 
@@ -63,7 +64,7 @@ def matrix_peak() -> float:
 
 
 def precision() -> contextlib.AbstractContextManager[Any]:
-    return torch.autocast("cuda", torch.bfloat16) if CUDA else contextlib.nullcontext()
+    return plain.precision(DEVICE)
 
 
 def observation(
@@ -241,32 +242,32 @@ def update_batch(config: ModelConfig, windows: int) -> Batch:
     )
 
 
-def update_section(sizes: list[str], states: int = 512) -> None:
+def update_section(sizes: list[str], windows: int) -> None:
     for size in sizes:
         config = model_config(size)
-        model = PAC(config).to(DEVICE)
-        target = copy.deepcopy(model).requires_grad_(False)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-        batch = update_batch(config, states // 4)
+        batch = update_batch(config, windows)
         load = Load(num_proprio=config.num_proprio, num_images=0, num_text_tokens=50, num_actions=config.num_actions)
-        flops = update_flops(config, load, batch=states // 4)
-        for kind in ("eager", "compiled"):
-            function = loss if kind == "eager" else torch.compile(loss, fullgraph=True)
-
-            def update(function: Any = function) -> None:
-                with precision():
-                    per_example, _ = function(model, target, batch, ObjectiveConfig())  # noqa: B023
-                per_example.mean().backward()
-                optimizer.step()  # noqa: B023
-                optimizer.zero_grad(set_to_none=True)  # noqa: B023
-
+        flops = update_flops(config, load, batch=windows)
+        kinds: dict[str, Callable[[], Callable[[], Tensor]]] = {
+            "plain, compiled": lambda: plain.plain_update(config, ObjectiveConfig(), batch),  # noqa: B023
+            "eager": lambda: our_update(config, batch, compiled=False),  # noqa: B023
+            "compiled": lambda: our_update(config, batch, compiled=True),  # noqa: B023
+        }
+        baseline = None
+        for kind, make in kinds.items():
+            update = make()
             torch.cuda.reset_peak_memory_stats()
             spent = milliseconds(update, seconds=4.0)
-            row = {"size": size, "states": states, "kind": kind, "ms": spent}
-            row["of matrix peak"] = flops / (spent / 1e3) / matrix_peak()
+            baseline = baseline or spent
+            row = {"size": size, "windows": windows, "kind": kind, "ms": spent, "times faster": baseline / spent}
+            row["useful FLOPs of matrix peak"] = flops / (spent / 1e3) / matrix_peak()
             report("update", row | {"peak GB": torch.cuda.max_memory_allocated() / 1e9})
-        del model, target, optimizer
-        torch.cuda.empty_cache()
+            del update
+            torch.cuda.empty_cache()
+
+
+def our_update(config: ModelConfig, batch: Batch, *, compiled: bool) -> Callable[[], Tensor]:
+    return plain.make_update(PAC(config).to(DEVICE), batch, ObjectiveConfig(), compiled=compiled)
 
 
 def table(name: str) -> Table:
@@ -282,16 +283,23 @@ def table(name: str) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write every number there")
+    parser.add_argument("--sections", nargs="+", default=["tokens", "actions", "sizes", "act", "update"])
+    parser.add_argument("--windows", type=int, default=128, help="of 5 observations, in an update")
     args = parser.parse_args()
     started = time.time()
     device = torch.cuda.get_device_name() if CUDA else f"CPU, {torch.get_num_threads()} threads"
     console.print(f"{device}, torch {torch.__version__}, matrix product {matrix_peak() / 1e12:.3g} TFLOP/s")
-    tokens_section("XXS" if CUDA else "micro", 256 if CUDA else 8)
-    actions_section("XXS" if CUDA else "micro", 256 if CUDA else 8)
-    sizes_section(list(SIZES) if CUDA else ["nano", "micro", "tiny"], 64 if CUDA else 4)
+    sections: dict[str, Callable[[], None]] = {
+        "tokens": lambda: tokens_section("XXS" if CUDA else "micro", 256 if CUDA else 8),
+        "actions": lambda: actions_section("XXS" if CUDA else "micro", 256 if CUDA else 8),
+        "sizes": lambda: sizes_section(list(SIZES) if CUDA else ["nano", "micro", "tiny"], 64 if CUDA else 4),
+    }
     if CUDA:
-        act_section(["XXS", "L"])
-        update_section(["XXS", "L"])
+        sections["act"] = lambda: act_section(["XXS", "L"])
+        sections["update"] = lambda: update_section(["XXS", "L"], args.windows)
+    for name in args.sections:
+        if name in sections:
+            sections[name]()
     for name in results:
         console.print(table(name))
     console.print(f"{time.time() - started:.0f} s in all")

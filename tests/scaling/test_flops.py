@@ -1,8 +1,10 @@
-"""FLOPs counted by hand against PyTorch's counter on the real model, and the published table."""
+"""FLOPs counted by hand against PyTorch's counter on the model, every token written out, and the published table."""
 
 import pytest
 import torch
 from factories import random_observation
+from input_cost import Shape, dense_cost, fast_cost
+from plain import PlainPAC
 from torch.utils.flop_counter import FlopCounterMode
 
 from pac.config import ModelConfig, model_config
@@ -11,9 +13,9 @@ from pac.scaling import paper
 from pac.scaling.flops import Load, forward_flops, update_flops
 
 
-def measured(config: ModelConfig, batch: int, num_samples: int) -> float:
+def measured(config: ModelConfig, batch: int, num_samples: int, kind: type[PAC] = PlainPAC) -> float:
     with torch.device("meta"):
-        model = PAC(config)
+        model = kind(config)
     observation = random_observation(config, batch, masks=False).to("meta")
     actions, mask = torch.zeros(batch, num_samples, config.num_actions), torch.ones(batch, config.num_actions).bool()
     with FlopCounterMode(display=False) as counter:
@@ -34,6 +36,15 @@ def test_batches_and_samples_are_counted_too() -> None:
     config = model_config("micro", number_encoder="mu-law", image_height=50, image_width=70)
     analytic = sum(forward_flops(config, Load.full(config, num_samples=10), batch=3).values())
     assert analytic == pytest.approx(measured(config, 3, 10), rel=0.02)
+
+
+@pytest.mark.parametrize("size", ["nano", "XXS", "L"])
+def test_what_the_input_attention_saves_is_what_the_counter_says(size: str) -> None:
+    """With numbers alone: so counted in benchmarks/input_cost.py."""
+    config = model_config(size, num_cameras=0, num_goal_images=0, num_text_tokens=0)
+    saved = measured(config, 3, 1) - measured(config, 3, 1, PAC)
+    shape = Shape.of(config, num_numbers=config.num_proprio, num_trained=0, num_target=3)
+    assert saved == pytest.approx(dense_cost(shape).flops - fast_cost(shape).flops, rel=0.02)
 
 
 @pytest.mark.parametrize(

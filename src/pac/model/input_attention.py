@@ -11,6 +11,7 @@ No token of that kind is ever written out. Pictures and text go the ordinary way
 """
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +128,8 @@ def read_scalars(
     weight = attention.value.weight
     direction_value = F.linear(direction.to(weight.dtype), weight).unflatten(0, heads)
     offset_value = F.linear(offset.to(weight.dtype), weight).unflatten(-1, heads).transpose(0, 1)
-    constant = attention.value(norm.bias).unflatten(0, heads)
+    # Alone, a shift cancels in the softmax: its gradient is zero, not absent, which an optimiser would tell apart.
+    constant = attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
     read, log_mass = ScalarAttention.apply(  # type: ignore[no-untyped-call]
         scale, scalar, direction_score, offset_score, direction_value, offset_value
     )
@@ -236,10 +238,7 @@ class Backward:
 
     def token_gradients(self, with_scalar: bool) -> tuple[Tensor, Tensor | None]:
         """Of s and, if asked, of t."""
-        s, t, a, b, log_mass, pull, drift_pull, mean_pull = self._in_order(1, 0, 2, 3)
-        weight = (masked_scores(s, t, a, b) - log_mass).exp()
-        worth = pull + t * drift_pull
-        change = s * worth - mean_pull  # dL/dscore is p times this
+        s, t, a, b, drift_pull, weight, worth, change = self._in_order(1, 0, 2, 3)
         grad_scale = (weight * (change * (t * a + b) + worth)).sum((1, 2))
         if not with_scalar:
             return grad_scale, None
@@ -247,19 +246,35 @@ class Backward:
 
     def direction_gradient(self) -> Tensor:
         """Of A."""
-        s, t, a, b, log_mass, pull, drift_pull, mean_pull = self._in_order(0, 2, 1, 3)
-        weight = (masked_scores(s, t, a, b) - log_mass).exp()
-        return (s * t * weight * (s * (pull + t * drift_pull) - mean_pull)).sum((2, 3))
+        s, t, _, _, _, weight, _, change = self._in_order(0, 2, 1, 3)
+        return (s * t * weight * change).sum((2, 3))
 
     def offset_gradient(self) -> Tensor:
         """Of B."""
-        s, t, a, b, log_mass, pull, drift_pull, mean_pull = self._in_order(0, 1, 2, 3)
-        weight = (masked_scores(s, t, a, b) - log_mass).exp()
-        return (s * weight * (s * (pull + t * drift_pull) - mean_pull)).sum(1)
+        s, _, _, _, _, weight, _, change = self._in_order(0, 1, 2, 3)
+        return (s * weight * change).sum(1)
 
     def _in_order(self, *axes: int) -> list[Tensor]:
-        given = self.s, self.t, self.a, self.b, self.log_mass, self.pull, self.drift_pull, self.mean_pull
-        return [x.permute(axes) for x in given]
+        """s, t, A, B, the pull of t Vw, p, dL/d(p s), and what times p is dL/dscore."""
+        given = self.s, self.t, self.a, self.b, self.drift_pull, self.log_mass, self.pull, self.mean_pull
+        if torch.compiler.is_compiling():
+            moved = [x.permute(axes) for x in given]
+            return [*moved[:5], *score_gradient(*moved)]
+        return [x.permute(axes) for x in (*given[:5], *self._shared)]
+
+    @functools.cached_property
+    def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Uncompiled, everything is written to memory anyway: make it once."""
+        given = self.s, self.t, self.a, self.b, self.drift_pull, self.log_mass, self.pull, self.mean_pull
+        return score_gradient(*given)
+
+
+def score_gradient(
+    s: Tensor, t: Tensor, a: Tensor, b: Tensor, drift_pull: Tensor, log_mass: Tensor, pull: Tensor, mean_pull: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    weight = (masked_scores(s, t, a, b) - log_mass).exp()
+    worth = pull + t * drift_pull
+    return weight, worth, s * worth - mean_pull
 
 
 @torch.library.custom_op("pac::keep", mutates_args=())

@@ -26,7 +26,7 @@ class Tokens:
 class ScalarTokens:
     """Tokens that differ between rows in one number each: embedding = scalar * direction + offset.
 
-    The structure survives as far as the attention, which may use it: directions and offsets are the same for the
+    The structure survives as far as `input_attention.py`, which uses it: directions and offsets are the same for the
     whole batch, so that keys and values need not be projected row by row.
     """
 

@@ -1,4 +1,8 @@
-"""FLOPs of a model, counted by hand: every product and convolution that really runs, at two a multiply-add.
+"""FLOPs of a model, counted by hand: every product and convolution of the architecture, at two a multiply-add.
+
+These are useful FLOPs: what the model is worth, whoever runs it and however. The input attention runs fewer, since it
+projects no number's token (`pac.model.input_attention`; benchmarks/input_cost.py counts what it does run); shares of a
+peak and scaling laws are in useful ones all the same.
 
 Beside the published table ours differs for known reasons: a table look-up costs nothing (the paper counts the
 text embedding as a product with a one-hot vector, 0.82 GFLOP); attention projections are counted once (the paper's
