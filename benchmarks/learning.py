@@ -78,7 +78,7 @@ def train(name: str, setting: dict[str, Any], data: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     started, folder = time.time(), Path(tempfile.mkdtemp())
     run = Run(parse_recipe(recipe(data / setting["faults"], setting)), folder)
-    curve, batches = [], run.batches()
+    curve, batches, discount = [], run.batches(), run.config.objective.discount
     while run.state.step < run.steps:
         if run.state.step % run.target_period == 0:
             run.update.copy_target()
@@ -86,13 +86,14 @@ def train(name: str, setting: dict[str, Any], data: Path) -> dict[str, Any]:
         if run.state.step % (run.steps // 8) == 0:
             curve.append({"step": run.state.step} | {k: round(v, 5) for k, v in run.update.tally.read().items()})
     seconds = time.time() - started
-    result = {"name": name, "setting": setting, "seconds": seconds, "curve": curve, "trials": {}}
+    trials: dict[str, list[Any]] = {}
     policy = run.policy(values=setting.get("objective", {}).get("method") != "filtered-bc")
     tasks = [f"metaworld/{task}" for task in ([setting["task"]] if "task" in setting else TASKS)]
     jobs = jobs_of(tasks, setting.get("trials", 50), seed=10_000)
     for trial in rollout(policy, jobs, workers=0, envs_per_worker=50, max_steps=HORIZON, stop_at_success=True):
-        result["trials"].setdefault(trial.task.removeprefix("metaworld/"), []).append(outcome(trial, 0.97))
+        trials.setdefault(trial.task.removeprefix("metaworld/"), []).append(outcome(trial, discount))
     shutil.rmtree(folder)
+    result = {"name": name, "setting": setting, "seconds": seconds, "curve": curve, "trials": trials}
     return result | {"evaluation_seconds": time.time() - started - seconds}
 
 
@@ -100,7 +101,12 @@ def outcome(trial: Trial, discount: float) -> dict[str, Any]:
     """Success, and how well the critic knew: its value of the first action beside the discounted return."""
     achieved = discount ** (trial.length - 1) if trial.success else 0.0
     predicted = None if trial.values is None else round(float(trial.values[0]), 4)
-    return {"index": trial.index, "success": bool(trial.success), "predicted": predicted, "achieved": round(achieved, 4)}
+    return {
+        "index": trial.index,
+        "success": bool(trial.success),
+        "predicted": predicted,
+        "achieved": round(achieved, 4),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------- studies
@@ -155,7 +161,9 @@ def study(args: argparse.Namespace) -> None:
                 lines.write(json.dumps(result) + "\n")
             won = {task: sum(t["success"] for t in trials) for task, trials in result["trials"].items()}
             last = {k: v for k, v in result["curve"][-1].items() if k in SHOWN}
-            print(f"{time.time() - began:4.0f}s {result['name']:36s} {result['seconds']:4.0f}s {won} {last}", flush=True)
+            print(
+                f"{time.time() - began:4.0f}s {result['name']:36s} {result['seconds']:4.0f}s {won} {last}", flush=True
+            )
 
 
 def merge(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +189,11 @@ def table(file: Path) -> None:
     for name, runs in rows.items():
         cells = []
         for task in TASKS:
-            found = [r["trials"][task] for r in sorted(runs, key=lambda r: r["setting"].get("seed", 0)) if task in r["trials"]]
+            found = [
+                r["trials"][task]
+                for r in sorted(runs, key=lambda r: r["setting"].get("seed", 0))
+                if task in r["trials"]
+            ]
             cells.append("/".join(f"{100 * np.mean([t['success'] for t in trials]):.0f}" for trials in found))
         trials = [t for r in runs for group in r["trials"].values() for t in group]
         won = sum(t["success"] for t in trials)

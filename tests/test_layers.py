@@ -9,8 +9,10 @@ LAYERS = [
     {"bins", "config", "intervals", "resources", "types"},
     {"behaviours", "envs", "model"},
     {"objectives", "data"},
-    {"policy", "rollout"},
-    {"collect", "evaluate", "scaling", "demo"},
+    {"distributed", "policy", "recipe", "rollout", "run"},
+    {"collect", "demo", "evaluate", "logs", "optim", "scaling"},
+    {"update"},
+    {"train"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

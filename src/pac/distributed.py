@@ -17,6 +17,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pac.model import PAC
 
@@ -105,11 +109,16 @@ def shard(model: PAC, world: World) -> PAC:
     return model
 
 
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """A sharded tensor put together, on every process; an ordinary one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def snapshot(tensors: dict[str, Tensor], world: World) -> dict[str, Tensor]:
     """Copies in memory of whole, unsharded tensors; every process must ask, the main one gets them."""
     copies = {}
     for name, tensor in tensors.items():
-        whole = tensor.full_tensor() if isinstance(tensor, _dtensor()) else tensor.detach()
+        whole = whole_tensor(tensor).detach()
         if world.is_main:
             copies[name] = whole.to("cpu", copy=True).contiguous()
     return copies
@@ -120,10 +129,8 @@ def start_saving(tensors: dict[str, Tensor], folder: Path, world: World) -> Call
     if world.size == 1:
         copies = snapshot(tensors, world)
         return lambda: save_file(copies, folder / STATE_FILE, metadata={"format": "pt"})
-    from torch.distributed import checkpoint
-
-    writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    future = checkpoint.async_save(dict(tensors), storage_writer=writer)
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    future = async_save(dict(tensors), storage_writer=writer)
     return lambda: void(future.result())  # type: ignore[union-attr]
 
 
@@ -136,17 +143,16 @@ def load_state(tensors: dict[str, Tensor], folder: Path, world: World) -> None:
     if world.size == 1 and (folder / STATE_FILE).is_file():
         found = load_file(folder / STATE_FILE)
     else:
-        from torch.distributed import checkpoint
-
-        found = {name: torch.empty_like(tensor, device="cpu") for name, tensor in tensors.items()} if world.size == 1 else dict(tensors)
+        alone = world.size == 1
+        found = {k: torch.empty_like(x, device="cpu") for k, x in tensors.items()} if alone else dict(tensors)
         with warnings.catch_warnings():  # torch notes that there is but one process
             warnings.simplefilter("ignore", UserWarning)
-            checkpoint.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(str(folder)), no_dist=world.size == 1)
+            load(found, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=alone)
     missing = sorted(tensors.keys() - found.keys())
     if missing:
         raise ValueError(
-            f"{folder}: expected the training state of this model, found none for {missing[:3]}. Resume with the recipe "
-            "and overrides the run was started with."
+            f"{folder}: expected the training state of this model, found none for {missing[:3]}. Resume with the "
+            "recipe and overrides the run was started with."
         )
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -163,9 +169,7 @@ def load_weights(model: nn.Module, file: Path, world: World) -> None:
             if name not in found:
                 raise ValueError(f"{file}: expected weights {name!r}, found none. The checkpoint is of another model.")
             _check_shape(file, name, tensor, found[name])
-            if isinstance(tensor, _dtensor()):
-                from torch.distributed.tensor import distribute_tensor
-
+            if isinstance(tensor, DTensor):
                 whole = found[name].to(world.device)
                 tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements))
             else:
@@ -175,12 +179,6 @@ def load_weights(model: nn.Module, file: Path, world: World) -> None:
 def _check_shape(where: Path, name: str, wanted: Tensor, found: Tensor) -> None:
     if wanted.shape != found.shape:
         raise ValueError(
-            f"{where}: expected {name!r} of shape {tuple(wanted.shape)}, found {tuple(found.shape)}. The checkpoint is of "
-            "another model."
+            f"{where}: expected {name!r} of shape {tuple(wanted.shape)}, found {tuple(found.shape)}. The checkpoint is "
+            "of another model."
         )
-
-
-def _dtensor() -> type:
-    from torch.distributed.tensor import DTensor
-
-    return DTensor

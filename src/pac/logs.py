@@ -37,7 +37,12 @@ class Logs:
     def __enter__(self) -> "Logs":
         self._began = self._first_update = time.perf_counter()
         self._interval = (self.first_step, self._began, 0.0)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         live = self.main and self.console.is_terminal
         self._progress = Progress(*columns, TimeRemainingColumn(), console=self.console, disable=not live)
         self._bar = self._progress.add_task("train", total=self.steps, completed=self.first_step, note="")
@@ -46,14 +51,14 @@ class Logs:
             from torch.utils.tensorboard import SummaryWriter
 
             folder = str(self.directory.path / "tensorboard")
-            self._board = SummaryWriter(folder, purge_step=self.first_step or None)  # type: ignore[no-untyped-call]
+            self._board = SummaryWriter(folder, purge_step=self.first_step or None)
         self._remote = self._open_wandb() if self.main and self.wandb else None
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
         if self.main:
-            self._board.close()  # type: ignore[no-untyped-call]
+            self._board.close()
         if self._remote is not None:
             self._remote.finish()
 
@@ -62,7 +67,9 @@ class Logs:
             import wandb  # type: ignore[import-not-found,unused-ignore]
         except ImportError as error:
             raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb.") from error
-        return wandb.init(project=self.wandb, dir=str(self.directory.path), name=self.directory.path.name, resume="allow")
+        return wandb.init(
+            project=self.wandb, dir=str(self.directory.path), name=self.directory.path.name, resume="allow"
+        )
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -79,7 +86,10 @@ class Logs:
         now = time.perf_counter()
         before, then, waited = self._interval
         seconds = max(now - then, 1e-9)
-        times = {"time/updates_per_second": (step - before) / seconds, "time/data_wait": (self._waited - waited) / seconds}
+        times = {
+            "time/updates_per_second": (step - before) / seconds,
+            "time/data_wait": (self._waited - waited) / seconds,
+        }
         if step > before:
             self._interval = (step, now, self._waited)
             metrics = metrics | times
@@ -88,7 +98,7 @@ class Logs:
             return
         self.directory.append_metrics({"step": step} | metrics)
         for name, value in metrics.items():
-            self._board.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            self._board.add_scalar(name, value, step)
         if self._remote is not None:
             self._remote.log(metrics, step=step)
         self._say(step, metrics, now)

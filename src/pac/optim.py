@@ -77,4 +77,4 @@ def target_period(config: OptimiserConfig, steps: int) -> int:
 
 @torch.no_grad()
 def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))  # type: ignore[attr-defined]
+    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))

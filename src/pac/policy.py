@@ -75,10 +75,9 @@ class Interface:
     @classmethod
     def from_json(cls, content: dict[str, Any], where: object) -> "Interface":
         try:
-            robots = tuple(
-                Robot(**{k: tuple(v) if isinstance(v, list) else v for k, v in robot.items()})
-                for robot in content["robots"]
-            )
+            tables: list[dict[str, Any]] = content["robots"]
+            frozen = [{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()} for table in tables]
+            robots = tuple(Robot(**dict[str, Any](fields)) for fields in frozen)
             rest = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
             return cls(robots=robots, image_size=tuple(content["image_size"]), **rest)
         except (KeyError, TypeError) as error:
@@ -123,6 +122,7 @@ class Policy:
         self.sampling, self.best_of, self.values = sampling, best_of, values
         self.tokenizer = tokenizer or Tokenizer()
         self.device = next(model.parameters()).device
+        self.cameras = tuple(interface.cameras)  # what it must see
 
     def act(self, queries: Sequence[Query]) -> list[Reply]:
         groups: dict[Any, list[int]] = {}
@@ -193,7 +193,7 @@ class Policy:
         if len(names) < len(robot.cameras):
             missing = sorted(set(robot.cameras) - set(names))
             raise ValueError(
-                f"Task {queries[0].task.name!r}: expected the cameras the checkpoint was trained on, found no {missing}. "
+                f"Task {queries[0].task.name!r}: expected the checkpoint's cameras, found no {missing}. "
                 f"Evaluate with --cameras {' '.join(robot.cameras)}."
             )
         if names:

@@ -141,7 +141,9 @@ class Schedules:
         for name in (f.name for f in dataclasses.fields(self)):
             points = getattr(self, name)
             if points is not None and not (points and all(a[0] < b[0] for a, b in pairwise(points))):
-                raise ValueError(f"schedules.{name}: expected points (step, value) with ascending steps, found {points}.")
+                raise ValueError(
+                    f"schedules.{name}: expected points (step, value) with ascending steps, found {points}."
+                )
             low, high = (0, 1) if name == "imitation_weight" else (0, float("inf"))
             for _, value in points or ():
                 if not low <= value <= high:
@@ -203,7 +205,7 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path()) -> RunConfig:
         if key not in known:
             raise ValueError(f"Unknown key {key!r} in the recipe.{suggest(key, known)}")
     if "mixture" not in table:
-        raise ValueError("Expected a mixture in the recipe, found none. Add mixture = \"FILE\" or a [mixture] table.")
+        raise ValueError('Expected a mixture in the recipe, found none. Add mixture = "FILE" or a [mixture] table.')
     objective = dict(table.get("objective", {}))
     method = objective.pop("method", "pac")
     if method not in METHODS:

@@ -1,14 +1,14 @@
 """The run directory: what a run leaves on disk, written so that a kill at any moment loses nothing that was there.
 
-    config.json                      everything resolved, before step 0
-    metrics.jsonl                    one flat line each log step; after a resume it goes on as if nothing had happened
-    tensorboard/                     the same numbers
-    checkpoints/000100/              LeRobot's layout
-        pretrained_model/            config.json, model.safetensors: all that PAC.from_pretrained needs
-        training_state/              target network and optimiser as safetensors, training_step.json
-        checksums.json               written last: a folder without it, or that does not match it, is not a checkpoint
-    checkpoints/last                 link to the newest
-    summary.json                     at the end
+config.json                      everything resolved, before step 0
+metrics.jsonl                    one flat line each log step; after a resume it goes on as if nothing had happened
+tensorboard/                     the same numbers
+checkpoints/000100/              LeRobot's layout
+    pretrained_model/            config.json, model.safetensors: all that PAC.from_pretrained needs
+    training_state/              target network and optimiser as safetensors, training_step.json
+    checksums.json               written last: a folder without it, or that does not match it, is not a checkpoint
+checkpoints/last                 link to the newest
+summary.json                     at the end
 """
 
 import json
@@ -49,7 +49,9 @@ class RunDirectory:
             )
         if overwrite and used:
             if not (self.path / "config.json").exists():
-                raise ValueError(f"{self.path}: expected an earlier run to overwrite, found other files. Choose another --out.")
+                raise ValueError(
+                    f"{self.path}: expected an earlier run to overwrite, found other files. Choose another --out."
+                )
             shutil.rmtree(self.path)
         self.checkpoints_path.mkdir(parents=True, exist_ok=True)
         for leftover in self.checkpoints_path.glob(".*"):  # of a killed writer
@@ -96,8 +98,8 @@ class RunDirectory:
             future.result()
         except (OSError, SafetensorError) as error:
             raise ValueError(
-                f"{self.checkpoints_path}: expected to write a checkpoint, found {error}. Free some space or repair the "
-                "disk, then continue with --resume; earlier checkpoints are untouched."
+                f"{self.checkpoints_path}: expected to write a checkpoint, found {error}. Free some space or repair "
+                "the disk, then continue with --resume; earlier checkpoints are untouched."
             ) from error
 
     def _commit(self, step: int, write: Callable[[], None], keep: Callable[[list[int]], set[int]]) -> None:

@@ -9,13 +9,10 @@ import argparse
 import copy
 import dataclasses
 import json
-import math
 import platform
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -32,6 +29,7 @@ from pac.config import ModelConfig, model_config
 from pac.data import mixture as mixtures
 from pac.data.sampling import Sampler, as_batch
 from pac.distributed import World
+from pac.evaluate import summarise
 from pac.logs import Logs
 from pac.model import PAC
 from pac.model.pac import count_parameters
@@ -39,6 +37,7 @@ from pac.model.pretrained import CONFIG, WEIGHTS, load_config, load_weights
 from pac.objectives import loss
 from pac.policy import Interface, Policy
 from pac.recipe import RunConfig, interpolate, load_recipe, parse_duration
+from pac.rollout import jobs_of, rollout
 from pac.run import RunDirectory, keep_rule
 from pac.scaling.flops import Load, update_flops
 from pac.update import Controls, TrainState, Update
@@ -46,7 +45,7 @@ from pac.update import Controls, TrainState, Update
 RESIDENT_SHARE = 1 / 3  # of the GPU's memory that data may take without being asked
 
 
-class NonFinite(ValueError):
+class NonFiniteError(ValueError):
     """The loss or the gradient of an update was not finite."""
 
 
@@ -64,7 +63,11 @@ class Run:
         self.interface = Interface.of(self.sampler, self.value_scales, config.objective.discount)
         self.update_flops = self._count_flops()
         self.steps = self._duration(config.length)
-        self.warmup = optim.warmup_steps(self.steps) if config.optimiser.warmup == "auto" else self._duration(config.optimiser.warmup)
+        self.warmup = (
+            optim.warmup_steps(self.steps)
+            if config.optimiser.warmup == "auto"
+            else self._duration(config.optimiser.warmup)
+        )
         self.target_period = optim.target_period(config.optimiser, self.steps)
         self.state = self._make_state()
         self.update = Update(
@@ -251,12 +254,14 @@ class Run:
             step = int(self.update.first_refused)
             self.save()
             self._finish()
-            raise NonFinite(self.blame(step))
+            raise NonFiniteError(self.blame(step))
 
     def blame(self, step: int) -> str:
         """Which samples of a step's batch make the loss non-finite."""
         draws = self.sampler.draw(step)
-        batch = as_batch({k: x.to(self.world.device) for k, x in self.sampler.gather(step).items()}, self.config.mixture.window)
+        batch = as_batch(
+            {k: x.to(self.world.device) for k, x in self.sampler.gather(step).items()}, self.config.mixture.window
+        )
         with torch.no_grad():
             values = loss(self.state.model, self.state.target, batch, self.objective)[0]
         wrong = (~torch.isfinite(values.view(len(draws.row), -1))).any(1).cpu().numpy()
@@ -275,9 +280,28 @@ class Run:
     def _evaluate(self, logs: Logs) -> None:
         if not self.config.evaluation.tasks or not self.world.is_main:
             return
-        from pac.evaluation_in_training import evaluate_now
+        logs.write(self.state.step, self.try_policy())
 
-        logs.write(self.state.step, evaluate_now(self.policy(), self.config.evaluation))
+    def try_policy(self) -> dict[str, float]:
+        """Trials on the recipe's tasks: mean return and success, by task and over all."""
+        config = self.config.evaluation
+        jobs = jobs_of(config.tasks, config.trials, seed=config.seed)
+        policy = self.policy()
+        trials = rollout(
+            policy,
+            jobs,
+            workers=config.workers,
+            cameras=policy.cameras,
+            max_steps=config.max_steps,
+            stop_at_success=config.stop_at_success,
+        )
+        rows = summarise(list(trials)).rows
+        found = {}
+        for name, row in rows.items():
+            found[f"evaluation/{name}/return"] = row.returns.mean
+            if row.success is not None:
+                found[f"evaluation/{name}/success"] = row.success.mean
+        return found
 
     def policy(self, **options: Any) -> Policy:
         """The policy as it is now."""
@@ -331,7 +355,9 @@ class _Signals:
 
 def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("machine.device: expected a CUDA GPU, found none. Set machine.device=cpu, or install a CUDA build.")
+        raise ValueError(
+            "machine.device: expected a CUDA GPU, found none. Set machine.device=cpu, or install a CUDA build."
+        )
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
@@ -426,7 +452,9 @@ def versions() -> dict[str, str]:
 
 
 def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser("train", help="train a policy and a critic on a mixture", description=__doc__)
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "train", help="train a policy and a critic on a mixture", description=__doc__
+    )
     parser.add_argument("recipe", help="recipe in TOML, or one that ships with PAC, such as smoke")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the recipe's, dotted")
     parser.add_argument("--out", type=Path, required=True, help="the run's folder")
@@ -444,8 +472,8 @@ def main(args: argparse.Namespace) -> int:
             return _train(config, args, world)
         except torch.OutOfMemoryError as error:
             raise ValueError(
-                f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise machine.accumulate, or set "
-                "machine.recompute=true; continue with --resume."
+                f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise machine.accumulate, "
+                "or set machine.recompute=true; continue with --resume."
             ) from error
 
 
@@ -463,7 +491,8 @@ def _train(config: RunConfig, args: argparse.Namespace, world: World) -> int:
         begun = f"from step {run.state.step:,} " if resumed else ""
         run.console.print(
             f"{config.method}, size {config.size}, {count_parameters(run.state.target) / 1e6:.2f}M parameters, "
-            f"{run.steps:,} steps {begun}on {world.device} x {world.size}, target every {run.target_period} -> {args.out}"
+            f"{run.steps:,} steps {begun}on {world.device} x {world.size}, target every {run.target_period} -> "
+            f"{args.out}"
         )
     run.train()
     if run.interrupted is not None:

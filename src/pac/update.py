@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pac.config import ObjectiveConfig
 from pac.data.sampling import as_batch
-from pac.distributed import World
+from pac.distributed import World, whole_tensor
 from pac.model import PAC
 from pac.objectives import Given, loss
 from pac.optim import copy_weights, optimizer_tensors, set_learning_rate
@@ -101,7 +101,9 @@ class Update:
         self.proprio_noise = proprio_noise
         self.tally, on_gpu = Tally(), world.device.type == "cuda"
         self.parameters = [p for p in state.model.parameters() if p.requires_grad]
-        self.dtype = torch.bfloat16 if machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu) else None
+        self.dtype = (
+            torch.bfloat16 if machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu) else None
+        )
         self.use_graphs = on_gpu and world.size == 1 and machine.graphs != "off"
         self.loss: Callable[..., Any] = torch.compile(loss, fullgraph=True, dynamic=False) if machine.compile else loss
         if machine.recompute:
@@ -156,12 +158,14 @@ class Update:
             metrics = {name: metrics.get(name, 0) + value / parts for name, value in measured.items()}
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         self._step(self.world.sum(total), norm)
-        self.tally.add(metrics | {"loss/total": self.world.sum(total), "optim/gradient_norm": _plain(norm)})
+        self.tally.add(metrics | {"loss/total": self.world.sum(total), "optim/gradient_norm": whole_tensor(norm)})
 
     def _step(self, total: Tensor, norm: Tensor) -> None:
         """The optimiser's step, refused if the loss or the gradient is not finite; on the GPU it decides that there."""
-        bad = (~(torch.isfinite(total) & torch.isfinite(_plain(norm)))).float()
-        self.first_refused.copy_(torch.where((bad > 0) & (self.first_refused < 0), self._values["step"], self.first_refused))
+        bad = (~(torch.isfinite(total) & torch.isfinite(whole_tensor(norm)))).float()
+        self.first_refused.copy_(
+            torch.where((bad > 0) & (self.first_refused < 0), self._values["step"], self.first_refused)
+        )
         self.refused += bad
         if self.world.device.type == "cuda":
             self.state.optimizer.found_inf = bad  # type: ignore[attr-defined]
@@ -197,8 +201,13 @@ class Update:
             static[name].copy_(x, non_blocking=True)
         graph.replay()
 
-    def _capture(self, tensors: dict[str, Tensor], used: frozenset[str]) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
-        static = {name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=self.world.device) for name, x in tensors.items()}
+    def _capture(
+        self, tensors: dict[str, Tensor], used: frozenset[str]
+    ) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
+        static = {
+            name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=self.world.device)
+            for name, x in tensors.items()
+        }
         for name, x in tensors.items():
             static[name].copy_(x)
         graph = torch.cuda.CUDAGraph()
@@ -207,7 +216,9 @@ class Update:
         return graph, static
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.world.device.type, dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None)
+        return torch.autocast(
+            self.world.device.type, dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None
+        )
 
     def copy_target(self) -> None:
         copy_weights(self.state.model, self.state.target)
@@ -222,14 +233,9 @@ def recompute_blocks(model: PAC) -> None:
     """Activation checkpointing: keep a block's input only, and compute the rest again in the backward pass."""
     for block in model.blocks:
         forward = block.forward
-        block.forward = lambda latents, forward=forward: checkpoint(forward, latents, use_reentrant=False)  # type: ignore[method-assign,misc]
+        block.forward = lambda latents, forward=forward: checkpoint(forward, latents, use_reentrant=False)
 
 
 def _part(given: Given, i: int, parts: int) -> Given:
     uniform = None if given.uniform is None else given.uniform[i::parts]
     return Given(uniform=uniform, temperature=given.temperature, gather=given.gather)
-
-
-def _plain(value: Tensor) -> Tensor:
-    """A sharded scalar as an ordinary one."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from behaviours.worlds import Ones, play, still_world
+from behaviour_worlds import Ones, play, still_world
 
 from pac.behaviours import MOODS, make
 from pac.behaviours.base import Uniform

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from behaviours.worlds import play, still_world
+from behaviour_worlds import play, still_world
 
 from pac import envs
 from pac.behaviours import make

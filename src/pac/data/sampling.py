@@ -82,7 +82,10 @@ class Sampler:
 
     def use_slots(self, cameras: dict[str, int], goal_cameras: dict[str, int]) -> None:
         """Give cameras the slots that a model already has for them."""
-        for kind, mine, theirs in (("camera", self.camera_slots, cameras), ("goal camera", self.goal_slots, goal_cameras)):
+        for kind, mine, theirs in (
+            ("camera", self.camera_slots, cameras),
+            ("goal camera", self.goal_slots, goal_cameras),
+        ):
             unknown = sorted(mine.keys() - theirs.keys())
             if unknown:
                 raise ValueError(

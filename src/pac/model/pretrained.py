@@ -34,8 +34,8 @@ def load_config(path: str | Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(file.read_text())
         if not isinstance(content, dict) or content.get("type") != "pac":
             raise ValueError(f'expected "type": "pac", found {str(content)[:80]}')
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
-        required = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
+        required: dict[str, Any] = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
         return content | {"model": override(ModelConfig(**required), fields)}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
