@@ -1,6 +1,6 @@
 """How fast rollouts are, each number beside the raw speed of the same world, measured in the same run.
 
-    python benchmarks/rollout_speed.py [--workers 2] [--envs 8] [--rounds 4] [--quick] [--json FILE]
+    python benchmarks/rollout_speed.py [--workers 2] [--envs 16] [--rounds 4] [--quick] [--json FILE]
 
 `world` is the simulator alone, `raw` one environment of ours in this process, both with actions drawn beforehand. A
 rollout's speed is taken after each of its environments has played one episode: it holds resets, but no start-up. The
@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(WORLDS))
     parser.add_argument("--workers", nargs="+", type=int, default=[2])
-    parser.add_argument("--envs", type=int, default=8, help="environments a worker")
+    parser.add_argument("--envs", type=int, default=16, help="environments a worker")
     parser.add_argument("--rounds", type=int, default=4, help="episodes of each environment that count")
     parser.add_argument("--no-pictures", action="store_true", help="where there is no GL")
     parser.add_argument("--quick", action="store_true")

@@ -234,7 +234,7 @@ def add_parser(subparsers: Any) -> None:
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
     """Where a rollout runs; none of these changes what it gives."""
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; 0: this one alone")
-    parser.add_argument("--envs-per-worker", type=int, help="environments each (default: 8 for a policy, else 2)")
+    parser.add_argument("--envs-per-worker", type=int, help="environments each (default: 16 for a policy, else 2)")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds after which a silent worker is replaced")
     parser.add_argument("--ray", metavar="ADDRESS", help="run the workers on a Ray cluster, or 'local'")
 

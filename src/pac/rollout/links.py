@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
-from pac.rollout.messages import Answer, Setup, Turn
-from pac.rollout.worker import IDLE, Worker, dumps
+from pac.rollout.messages import Answer, Setup, Turn, decode_answer, encode
+from pac.rollout.worker import IDLE, Worker
 
 START_WORKER = "from pac.rollout.worker import main; main()"
 
@@ -110,21 +110,20 @@ class ProcessLink:
             )
         self.connection = Connection(ours.detach())
         with contextlib.suppress(WorkerLostError):  # the first turn will find out
-            self._send(setup)
+            self._send(pickle.dumps(setup))
 
     def send(self, turn: Turn) -> None:
-        self._send(turn)
+        self._send(encode(turn))
 
-    def _send(self, message: object) -> None:
+    def _send(self, data: bytes) -> None:
         try:
-            self.connection.send_bytes(dumps(message))
+            self.connection.send_bytes(data)
         except OSError as error:
             raise WorkerLostError(self._death()) from error
 
     def receive(self) -> Answer:
         try:
-            answer: Answer = pickle.loads(self.connection.recv_bytes())
-            return answer
+            return decode_answer(self.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise WorkerLostError(self._death()) from error
 

@@ -1,6 +1,7 @@
 """What the pool and its workers tell each other: turns go out, answers come back."""
 
 import builtins
+import pickle
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,3 +70,30 @@ class Answer:
     observations: dict[str, np.ndarray] = field(default_factory=dict)
     finished: dict[int, Trial] = field(default_factory=dict)
     failure: Failure | None = None
+
+
+def encode(message: Turn | Answer) -> bytes:
+    """For the way; what only steps, as nearly all do, goes as bare bytes, at a third of the cost."""
+    if isinstance(message, Turn) and not message.starts:
+        actions = None if message.actions is None else bytearray(message.actions.data)
+        return pickle.dumps((message.group, actions), protocol=5)
+    if isinstance(message, Answer) and not (message.started or message.finished or message.failure):
+        plain = {name: (array.dtype.str, bytearray(array.data)) for name, array in message.observations.items()}
+        return pickle.dumps((message.group, plain), protocol=5)
+    return pickle.dumps(message, protocol=5)
+
+
+def decode_turn(data: bytes) -> Turn:
+    found = pickle.loads(data)
+    if isinstance(found, Turn):
+        return found
+    group, actions = found
+    return Turn(group, None if actions is None else np.frombuffer(actions, np.float32))
+
+
+def decode_answer(data: bytes) -> Answer:
+    found = pickle.loads(data)
+    if isinstance(found, Answer):
+        return found
+    group, plain = found
+    return Answer(group, observations={name: np.frombuffer(*reversed(pair)) for name, pair in plain.items()})

@@ -45,7 +45,7 @@ def rollout(
     """Play every job and yield its trial, in the order of the jobs, whatever the workers and environments.
 
     `actor` is the spec of a behaviour, a policy, or a mix of them. `workers` are processes (0: play in this one), each
-    with `envs_per_worker` environments (8 for a policy, 2 for behaviours, which gain nothing from more). With
+    with `envs_per_worker` environments (16 for a policy, 2 for behaviours, which gain nothing from more). With
     `stop_at_success` an episode terminates at its first success. A worker that dies, or gives no answer for `timeout`
     seconds, is replaced and its episodes are begun again; a warning says so, and `Trial.redone` counts it. With `ray`
     ("local" or the address of a cluster) the workers are Ray actors. Closing the iterator ends the workers.
@@ -56,7 +56,7 @@ def rollout(
     if cameras and ray is None and not all(job.task.startswith("gym/") for job in jobs):
         find_gl()  # an error now rather than in a worker; workers inherit what was found
     if envs_per_worker is None:
-        envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 8
+        envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 16
     return _Pool(actor, jobs, setup, workers, envs_per_worker, timeout, _backend(ray, workers)).run()
 
 

@@ -4,15 +4,14 @@ versions: the same job then gives the same episode there.
 
 import logging
 import os
-import pickle
 import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from pac.rollout.links import WorkerLostError
-from pac.rollout.messages import Answer, Setup, Turn
-from pac.rollout.worker import Worker, dumps
+from pac.rollout.messages import Answer, Setup, Turn, decode_answer, decode_turn, encode
+from pac.rollout.worker import Worker
 
 
 class RayWorker:
@@ -23,7 +22,7 @@ class RayWorker:
         self.worker = Worker(setup)
 
     def handle(self, turn: bytes) -> bytes:
-        return dumps(self.worker.handle(pickle.loads(turn)))
+        return encode(self.worker.handle(decode_turn(turn)))
 
 
 class RayLink:
@@ -32,12 +31,11 @@ class RayLink:
         self.actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker).remote(setup, [p for p in sys.path if p])
 
     def send(self, turn: Turn) -> None:
-        self.answers.append(self.actor.handle.remote(dumps(turn)))
+        self.answers.append(self.actor.handle.remote(encode(turn)))
 
     def receive(self) -> Answer:
         try:
-            answer: Answer = pickle.loads(self.ray.get(self.answers.popleft()))
-            return answer
+            return decode_answer(self.ray.get(self.answers.popleft()))
         except self.ray.exceptions.RayError as error:
             raise WorkerLostError(f"was lost by Ray ({type(error).__name__})") from error
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pac import envs
-from pac.rollout.messages import Answer, Failure, Setup, Start, Turn
+from pac.rollout.messages import Answer, Failure, Setup, Start, Turn, decode_turn, encode
 from pac.rollout.running import Running
 
 TURN_SECONDS = 0.5  # a group of behaviours steps on by itself this long before it reports that it is alive
@@ -111,10 +111,6 @@ class Worker:
                 del self.free[oldest]
 
 
-def dumps(message: object) -> bytes:
-    return pickle.dumps(message, protocol=5)
-
-
 def main() -> None:
     """A worker process: turns come in and answers go out over the socket it was given, until that closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
@@ -127,5 +123,5 @@ def main() -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         worker = Worker(pickle.loads(connection.recv_bytes()), mark)
         while True:
-            connection.send_bytes(dumps(worker.handle(pickle.loads(connection.recv_bytes()))))
+            connection.send_bytes(encode(worker.handle(decode_turn(connection.recv_bytes()))))
     os._exit(0)  # graphics drivers are not always graceful at exit
