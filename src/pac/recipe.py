@@ -58,7 +58,8 @@ class OptimiserConfig:
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 1e-3
-    clip_norm: float = 1.0
+    clip_norm: float | None = None  # None: no clipping. Adam bounds a step by itself, and the norms of our gradients
+    # lie far above 1: clipping there slows the critic, whose rewards are in few batches (docs/log.md)
     target_period: int | None = None  # updates between copies to the target network; None: 1/200 of the run, 10 to 100
 
     def __post_init__(self) -> None:

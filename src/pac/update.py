@@ -6,6 +6,7 @@ the recording reads. The first updates of each shape run eagerly, as the warm-up
 computed that does not count.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -92,7 +93,7 @@ class Update:
         *,
         window: int,
         batch_size: int,
-        clip_norm: float,
+        clip_norm: float | None,
         seed: int,
         proprio_noise: float = 0.0,
     ) -> None:
@@ -156,7 +157,7 @@ class Update:
             (share * self.world.size).backward()
             total = total + share.detach()
             metrics = {name: metrics.get(name, 0) + value / parts for name, value in measured.items()}
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or math.inf)
         self._step(self.world.sum(total), norm)
         self.tally.add(metrics | {"loss/total": self.world.sum(total), "optim/gradient_norm": whole_tensor(norm)})
 

@@ -21,7 +21,7 @@ def test_multiscale_is_tanh_of_every_gain() -> None:
 
 
 def test_scalar_tokens_are_the_linear_layer_plus_position() -> None:
-    model = small_model()
+    model = small_model(proprio_scaling="raw")
     observation = random_observation(model.config, 2, masks=False)
     group = model.inputs(observation)[0]
     assert isinstance(group, ScalarTokens)
