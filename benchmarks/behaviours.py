@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process a core
 import numpy as np
 
 from pac import behaviours, envs
-from pac.intervals import wilson
+from pac.intervals import mean_interval, wilson
 
 Trial = dict[str, Any]
 EPISODES = {"planner": 6, "scripted": 50, "faults": 100}
@@ -111,8 +111,8 @@ def group(trials: Iterable[Trial]) -> dict[tuple[str, str], list[Trial]]:
 def show_return(trials: list[Trial]) -> str:
     """Mean and 95% interval of the return, and seconds an episode."""
     returns = np.array([trial["return"] for trial in trials])
-    half = 1.96 * returns.std(ddof=1) / math.sqrt(len(returns)) if len(returns) > 1 else math.nan
-    return f"{returns.mean():.0f} ± {half:.0f} ({np.mean([trial['seconds'] for trial in trials]):.1f} s)"
+    low, high = mean_interval(returns)
+    return f"{returns.mean():.0f} ± {(high - low) / 2:.0f} ({np.mean([trial['seconds'] for trial in trials]):.1f} s)"
 
 
 def show_success(trials: list[Trial], limit: int = 500) -> str:
@@ -164,7 +164,7 @@ def fault_lines(trials: list[Trial]) -> list[str]:
 
 PARTS = {
     "planner": (
-        "The planner: return of 1000 steps, mean ± 95% (1.96 standard errors), seconds an episode",
+        "The planner: return of 1000 steps, mean ± 95% (Student's t), seconds an episode",
         planner_lines,
     ),
     "scripted": ("Meta-World's scripts: success at any of 500 steps, with Wilson's 95% interval", scripted_lines),

@@ -6,7 +6,6 @@ first that is missing, and nothing depends on workers, interruptions or crashes.
 
 import argparse
 import dataclasses
-import importlib
 import importlib.metadata
 import json
 import logging
@@ -25,11 +24,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import pac
-from pac import envs
+from pac import envs, policy
 from pac.data.episodes import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter, write_atomically
 from pac.intervals import wilson
-from pac.rollout import Actor, Job, Mix, Policy, Trial, rollout
+from pac.rollout import Actor, Job, Mix, Trial, rollout
 
 SETTINGS_FILE = "collect.json"
 log = logging.getLogger("pac.collect")
@@ -173,21 +172,9 @@ def load_actors(texts: Sequence[str]) -> tuple[Actor, tuple[str, ...], tuple[flo
         except ValueError:
             weights.append(1.0)
             names.append(text)
-    loaded = tuple(_load_policy(name) if Path(name).is_dir() else name for name in names)
+    loaded = tuple(policy.load(name) if Path(name).is_dir() else name for name in names)
     mix = Mix(loaded, tuple(weights))
     return (loaded[0] if len(loaded) == 1 else mix), tuple(names), tuple(weights)
-
-
-def _load_policy(path: str) -> Policy:
-    try:
-        module = importlib.import_module("pac.policy")
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{path} is a folder, and so taken for a checkpoint, which this version cannot load ({error}). Name a "
-            "behaviour such as 'random' or 'scripted'."
-        ) from error
-    policy: Policy = module.load(path)
-    return policy
 
 
 def folder_name(task: str) -> str:

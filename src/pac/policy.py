@@ -208,8 +208,9 @@ class Policy:
         return pictures if tuple(pictures.shape[-3:-1]) == size else resize_pictures(pictures, (size[0], size[1]))
 
 
-def load(path: str | Path, *, device: str = "cpu", name: str | None = None, **options: Any) -> Policy:
+def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:
     """The policy in a run, a checkpoint, or a folder of `save_pretrained`."""
     content = load_config(path)
     interface = Interface.from_json(content, path)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Policy(PAC.from_pretrained(path).to(device), interface, name=name or str(path), **options)

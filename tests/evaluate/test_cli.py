@@ -3,15 +3,15 @@
 import json
 import os
 import signal
-import sys
-import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from factories import small_model
 
+from pac import policy
 from pac.cli import main
 from pac.evaluate import play, read, video
 from pac.evaluate.records import partial_path
@@ -187,7 +187,8 @@ class Leaning:
 
     name = "leaning"
 
-    def __init__(self, path: str, *, sampling: str, best_of: int) -> None:
+    def __init__(self, path: str, *, sampling: str, best_of: int, values: bool) -> None:
+        assert values  # the film shows them
         self.push = (1.0 if sampling == "mode" else -1.0) / best_of
 
     def act(self, queries: Sequence[Query]) -> list[Reply]:
@@ -196,11 +197,9 @@ class Leaning:
 
 def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("av")
-    module = types.ModuleType("pac.policy")
-    module.load = Leaning  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pac.policy", module)
+    monkeypatch.setattr(policy, "load", Leaning)
     folder, out = tmp_path / "run", tmp_path / "a.json"
-    folder.mkdir()
+    small_model().save_pretrained(folder)
     drawn: list[video.Curves] = []
     real = video.draw_panel
     monkeypatch.setattr(video, "draw_panel", lambda curves, width: drawn.append(curves) or real(curves, width))

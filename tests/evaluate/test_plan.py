@@ -1,12 +1,12 @@
 """From the words of a command to actors and tasks."""
 
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from factories import small_model
 
+from pac import policy
 from pac.envs import TASKS
 from pac.evaluate import experts
 from pac.evaluate.plan import expand_tasks, parse_actors, versions
@@ -54,11 +54,9 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_comes_once_for_each_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "weights").write_bytes(b"1234")
+    small_model().save_pretrained(tmp_path)
     loaded: list[Any] = []
-    module = types.ModuleType("pac.policy")
-    module.load = lambda path, **choices: loaded.append((path, choices)) or "policy"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pac.policy", module)
+    monkeypatch.setattr(policy, "load", lambda path, **choices: loaded.append((path, choices)) or "policy")
     actors = parse_actors([f"ours={tmp_path}"], samplings=["sample", "mode"], best_of=[1, 8])
     assert [actor.label for actor in actors] == [
         "ours (sample, best of 1)",
@@ -67,11 +65,11 @@ def test_a_checkpoint_comes_once_for_each_choice(tmp_path: Path, monkeypatch: py
         "ours (mode, best of 8)",
     ]
     actors[-1].load()
-    assert loaded == [(str(tmp_path), {"sampling": "mode", "best_of": 8})]
+    assert loaded == [(str(tmp_path), {"sampling": "mode", "best_of": 8, "values": True})]
     (alone,) = parse_actors([f"ours={tmp_path}"])
     before = alone.describe()
     assert (alone.label, before["sampling"], before["best_of"]) == ("ours", "sample", 1)
-    (tmp_path / "weights").write_bytes(b"12345")
+    small_model(seed=1).save_pretrained(tmp_path)
     assert alone.describe()["fingerprint"] != before["fingerprint"]
 
 

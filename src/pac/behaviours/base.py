@@ -37,7 +37,8 @@ class Random:
         self.random, self.bounds = random, bounds(env)
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
-        return self.random.uniform(*self.bounds).astype(np.float32)
+        low, high = self.bounds
+        return (low + (high - low) * self.random.random(len(low))).astype(np.float32)
 
 
 class Wrapper:

@@ -2,7 +2,6 @@
 
 import fnmatch
 import hashlib
-import importlib
 import importlib.metadata
 import itertools
 import re
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pac
-from pac import behaviours
+from pac import behaviours, policy
 from pac.envs import TASKS
 from pac.envs.tasks import check_name
+from pac.model.pretrained import CONFIG, WEIGHTS, pretrained_folder
 from pac.rollout import Policy
 
 SAMPLINGS = ("sample", "mode")
@@ -36,14 +36,7 @@ class Contestant:
         """What `rollout` takes."""
         if not self.is_checkpoint:
             return self.text
-        try:
-            policy = importlib.import_module("pac.policy")
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f"{self.text}: expected a behaviour, found a folder; checkpoints need {error.name}."
-            ) from error
-        loaded: Policy = policy.load(self.text, sampling=self.sampling, best_of=self.best_of)
-        return loaded
+        return policy.load(self.text, sampling=self.sampling, best_of=self.best_of, values=True)
 
     def describe(self) -> dict[str, Any]:
         """What the results say of it; a checkpoint that was written anew is another one."""
@@ -54,10 +47,13 @@ class Contestant:
 
 
 def fingerprint(folder: Path) -> str:
-    """Of names, sizes and times of a folder's files: reading gigabytes of weights would take too long."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    stats = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
+    """Of a checkpoint's weights and configuration, as they are."""
+    found = hashlib.sha256()
+    for name in (WEIGHTS, CONFIG):
+        with (pretrained_folder(folder) / name).open("rb") as file:
+            while block := file.read(1 << 22):
+                found.update(block)
+    return found.hexdigest()[:12]
 
 
 def parse_actors(
