@@ -96,13 +96,14 @@ def test_experts_are_filled_from_measured_trials(tmp_path: Path, capsys: pytest.
         {**walk, "task": "control/walker.run", "behaviour": "planner:quality=poor", "return": 0.0},
         {**push, "behaviour": "scripted", "return": 900.0, "length": 60},  # stopped at success
         {**push, "behaviour": "scripted", "return": 4000.0},
-        {**push, "actor": "scripted+slow", "return": 3000.0},
+        {**push, "actor": "scripted+slow", "return": 3000.0},  # at fault
+        {**push, "task": "metaworld/reach", "actor": "scripted", "return": 2000.0},
     ]
     experts.write_json(results, {"trials": trials})
     experts.main([str(results), "--out", str(table), "--where", "results/behaviours.md"])
     assert experts.load(table) == {
         "control/walker.walk": experts.Expert(mean=925.0, n=2, source="planner:quality=good, results/behaviours.md"),
-        "metaworld/push": experts.Expert(mean=3000.0, n=1, source="scripted+slow, results/behaviours.md"),
+        "metaworld/reach": experts.Expert(mean=2000.0, n=1, source="scripted, results/behaviours.md"),
     }
     table.write_text('{"tasks": {"control/a": {"return": 1, "n": 1}}}')
     with pytest.raises(ValueError, match="a return, n and source for each task"):

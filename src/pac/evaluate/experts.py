@@ -4,7 +4,7 @@ an expert has no percentage.
 `python -m pac.evaluate.experts results/behaviours.json` fills the table that ships with PAC from measured trials, of
 `benchmarks/behaviours.py` or of `pac evaluate --json`: for each task the best mean return among the behaviours. Those
 whose episodes ended early (at success, say) have a smaller return than whole episodes give and make no expert; nor does
-acting at random.
+acting at random, nor a behaviour with faults.
 """
 
 import argparse
@@ -59,7 +59,8 @@ def from_trials(trials: Iterable[Mapping[str, Any]], where: str) -> dict[str, Ex
     for (task, behaviour), group in groups.items():
         whole = min(trial["length"] for trial in group) >= envs.spec(task).max_steps
         mean = sum(float(trial["return"]) for trial in group) / len(group)
-        if whole and behaviour != "random" and mean > 0 and (task not in experts or mean > experts[task].mean):
+        sound = behaviour != "random" and "+" not in behaviour
+        if whole and sound and mean > 0 and (task not in experts or mean > experts[task].mean):
             experts[task] = Expert(mean=mean, n=len(group), source=f"{behaviour}, {where}")
     return experts
 

@@ -167,9 +167,9 @@ def initialise(model: PAC) -> None:
             nn.init.normal_(parameter)
     for name, module in model.named_modules():
         if isinstance(module, MultiScaleEncoder):
-            scale = 1.0 if name == "q.action.numbers" else EMBEDDING_STD
-            nn.init.normal_(module.linear.weight, std=scale)
-            nn.init.normal_(module.linear.bias, std=scale)
+            of_action = name == "q.action.numbers"  # its tokens are summed: what they share says nothing of the action
+            nn.init.normal_(module.linear.weight, std=1.0 if of_action else EMBEDDING_STD)
+            nn.init.normal_(module.linear.bias, std=0.0 if of_action else EMBEDDING_STD)
     depth_scale = (2 * config.num_blocks) ** -0.5
     with torch.no_grad():
         model.read.attention.query.weight.mul_(INPUT_QUERY_GAIN)
