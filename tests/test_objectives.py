@@ -313,7 +313,8 @@ def test_termination_stops_the_bootstrap_and_a_time_limit_does_not(config: Objec
         after = run(model, target, dataclasses.replace(batch, discount=discount, observation=changed), config)
         moved = (before[1]["critic/target_value"] - after[1]["critic/target_value"]).abs()
         assert (moved > 1e-4) == differs
-        assert differs or torch.equal(before[0], after[0])
+        if not differs:
+            torch.testing.assert_close(before[0], after[0], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("config", [Q, V, BC_Q, CLONE], ids=["q", "v", "bc+q", "clone"])

@@ -26,6 +26,7 @@ def attention(seed: int = 0) -> InputAttention:
     with torch.no_grad():
         for parameter in read.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
+    read.by_tables = True
     return read
 
 

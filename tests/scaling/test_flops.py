@@ -38,7 +38,7 @@ def test_batches_and_samples_are_counted_too() -> None:
     assert analytic == pytest.approx(measured(config, 3, 10), rel=0.02)
 
 
-@pytest.mark.parametrize("size", ["nano", "XXS", "L"])
+@pytest.mark.parametrize("size", ["tiny", "XXS", "L"])
 def test_what_the_input_attention_saves_is_what_the_counter_says(size: str) -> None:
     """With numbers alone: so counted in benchmarks/input_cost.py."""
     config = model_config(size, num_cameras=0, num_goal_images=0, num_text_tokens=0)

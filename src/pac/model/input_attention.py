@@ -25,6 +25,7 @@ from pac.config import ModelConfig
 from pac.model.perceiver import MLP, Attention
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 
+TABLES_PAY = 150  # nano 32, micro 96: projecting is faster (docs/log.md); tiny 192, XXS 768
 NOTHING = -1e30  # log of no attention at all: finite, so that differences of two such are not NaN
 
 
@@ -47,10 +48,15 @@ class InputAttention(nn.Module):
         self.attention = Attention(width, config.token_width, width, config.num_heads)
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = MLP(width, config.widening)
+        # Tables save a token's two projections and cost a few passes over its scores: small models lose by them.
+        saved, spent = config.token_width * width, config.num_heads * config.num_latents
+        self.by_tables = saved >= TABLES_PAY * spent
 
     def forward(
         self, latents: Float[Tensor, "latent width"], groups: Sequence[AnyTokens], num_rows: int
     ) -> Float[Tensor, "batch latent width"]:
+        if not self.by_tables:
+            groups = [group.dense() for group in groups]
         scalars = [group for group in groups if isinstance(group, ScalarTokens)]
         dense = [group for group in groups if isinstance(group, Tokens)]
         read = self._read(latents, scalars, dense) if scalars else self._read_dense(latents, dense, num_rows)
