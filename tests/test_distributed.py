@@ -68,7 +68,7 @@ def together(recipe: Path) -> Path:
 
 
 def start(recipe: Path, out: Path, *options: str, processes: int, before: str = "") -> "subprocess.Popen[str]":
-    """`pac train` in a session of its own; `before` is Python that runs first in every process."""
+    """`pac train`; `before` is Python that runs first in every process."""
     script = recipe.parent / f"{out.name}.py"
     script.write_text(f"import sys\nfrom pac import cli\n{before}\nsys.exit(cli.main())\n")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
@@ -78,8 +78,14 @@ def start(recipe: Path, out: Path, *options: str, processes: int, before: str = 
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
     )
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    """torchrun and its workers, which are in sessions of their own."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for pid in [process.pid, *map(int, children.read_text().split())]:
+        os.kill(pid, signal.SIGKILL)
 
 
 def finish(process: "subprocess.Popen[str]", seconds: float = 180) -> str:
@@ -87,7 +93,7 @@ def finish(process: "subprocess.Popen[str]", seconds: float = 180) -> str:
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process)
         pytest.fail(f"hung:\n{process.communicate()[0]}")
     return said
 
@@ -105,19 +111,16 @@ def fail(recipe: Path, out: Path, *options: str, before: str = "") -> str:
 
 
 def assert_same_curve(run: Path, other: Path, tolerance: float = 1e-5) -> None:
-    """Losses within the tolerance, relative; other numbers near. Weights of actions that the critic finds almost
-    equal, and what follows from them alone, magnify rounding.
-    """
+    """Losses within the tolerance, relative; other numbers near. A small temperature magnifies rounding."""
     rows, others = read_metrics(run), read_metrics(other)
     assert [row["step"] for row in rows] == [row["step"] for row in others] == list(range(1, 51))
     for row, expected in zip(rows, others, strict=True):
         assert row.keys() == expected.keys()
         for name in row.keys() - {"step"}:
-            loose = 1 if name in ("loss/total", "loss/imitation", "loss/critic") else 100
-            if not name.startswith("time/"):
-                assert row[name] == pytest.approx(expected[name], rel=loose * tolerance, abs=loose * tolerance), (
-                    f"{name} at step {row['step']}"
-                )
+            if name.startswith("time/") or (name.startswith("weights/") and row["weights/temperature"] < 1e-5):
+                continue
+            near = tolerance * (1 if name in ("loss/total", "loss/imitation", "loss/critic") else 100)
+            assert row[name] == pytest.approx(expected[name], rel=near, abs=near), f"{name} at step {row['step']}"
 
 
 def back_to(run: Path, step: int, copy: Path) -> Path:
@@ -220,7 +223,6 @@ def test_a_batch_that_does_not_divide_is_refused_in_one_voice(recipe: Path, tmp_
 def test_resuming_nothing_is_refused_on_all(recipe: Path, tmp_path: Path) -> None:
     said = fail(recipe, tmp_path / "run", "--resume")
     assert said.count("expected a run to resume, found none") == 1, said
-    assert "Traceback" not in said.split("ChildFailedError")[0].split("torchrun")[0], said
 
 
 BREAK = """
@@ -269,7 +271,7 @@ def wait_for(process: "subprocess.Popen[str]", found: Any, seconds: float = 120)
     end = time.monotonic() + seconds
     while not found():
         if process.poll() is not None or time.monotonic() > end:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
             pytest.fail(f"did not get so far:\n{process.communicate()[0]}")
         time.sleep(0.01)
 
@@ -280,7 +282,7 @@ def test_killed_while_saving(recipe: Path, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(recipe, run, processes=2, before=SLOW_WRITES.format(seconds=2))
     wait_for(process, lambda: list((run / "checkpoints/.000040/training_state").glob("shard-*.safetensors")))
-    os.killpg(process.pid, signal.SIGKILL)
+    kill(process)
     process.communicate()
     assert not (run / "checkpoints/000040").exists()
     assert "from step 20" in train(recipe, run, "--resume", processes=2)

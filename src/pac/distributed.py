@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pac.model import PAC
 from pac.model.pac import ActionInput
+from pac.model.perceiver import Block
 
 T = TypeVar("T")
 
@@ -192,10 +193,10 @@ def one_voice() -> Iterator[None]:
 def shard(model: PAC, world: World, dtype: torch.dtype | None = None) -> PAC:
     """Split a model's weights over the processes; the same model if there is one process.
 
-    Blocks hold almost all weights and are put together one at a time, in `dtype` where it is given: autocast would
-    round the same weights before using them. All else stays in float32, as it does on one GPU, where some of it is
-    used unrounded. What `encode` needs beside the blocks, and what is not called as a module, is put together once an
-    update: tokens of numbers hold views of weights, which must live as long as they do.
+    The products of the blocks hold almost all weights. They are put together a block at a time, in `dtype` where it is
+    given: autocast would round the same weights before using them. All else stays in float32, as it does on one GPU,
+    where some of it is used unrounded. Heads are put together when they are called. What else there is, little, is
+    put together once an update: tokens of numbers hold views of weights, which must live as long as they do.
     """
     if world.size == 1:
         return model
@@ -206,7 +207,8 @@ def shard(model: PAC, world: World, dtype: torch.dtype | None = None) -> PAC:
     whole = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
     thin = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=thin)
+        assert isinstance(block, Block)
+        fully_shard([block.attention, block.mlp], mesh=mesh, mp_policy=thin)
     for name, module in model.named_children():
         if name in ("policy", "q", "v", "behaviour") and not isinstance(module, ActionInput):
             fully_shard(module, mesh=mesh, mp_policy=whole)
@@ -223,7 +225,7 @@ def rest(model: nn.Module) -> None:
             # FSDP notes each pass in lists that it empties in a backward pass: in three million updates they would
             # grow to gigabytes. It has no public way to empty them that torch 2.11 knows.
             group = module._get_fsdp_state()._fsdp_param_group
-            if group is not None:
+            if group is not None and group._post_forward_indices:
                 group._post_forward_indices.clear()
                 group.comm_ctx.post_forward_order.clear()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
@@ -20,6 +20,7 @@ from pac.config import ObjectiveConfig
 from pac.data.sampling import as_batch
 from pac.distributed import World, rest, whole_tensor
 from pac.model import PAC
+from pac.model.perceiver import Block
 from pac.objectives import Given, loss
 from pac.optim import copy_weights, optimizer_tensors, set_learning_rate
 from pac.recipe import MachineConfig
@@ -253,9 +254,12 @@ def hash_seed(seed: int, step: int) -> int:
 
 
 def compile_blocks(model: PAC) -> None:
-    """Compile what happens between the hooks that put a sharded block together and part it."""
+    """Compile what happens between the hooks that put a sharded block's weights together and part them."""
     for block in model.blocks:
-        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
+        assert isinstance(block, Block)
+        parts: tuple[nn.Module, ...] = (block.attention, block.mlp)
+        for part in parts:
+            part.forward = torch.compile(part.forward, fullgraph=True, dynamic=False)
 
 
 def recompute_blocks(model: PAC) -> None:
