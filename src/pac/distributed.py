@@ -1,8 +1,8 @@
 """Ranks: the only file that knows there may be several processes, and sharded weights (PyTorch's FSDP2).
 
 Under `torchrun` each process takes every W-th window of a batch. Weights, gradients, optimiser and target network are
-sharded over processes. A checkpoint's training state is written by all of them at once, as safetensors shards, and is
-read back on any number of processes.
+sharded over the processes of a machine. A checkpoint's training state is written by all of them at once, as
+safetensors shards, and is read back on any number of processes.
 """
 
 import os
@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -50,6 +50,7 @@ class World:
     # for checkpoints, whose threads must not get between the words.
     words: dist.ProcessGroup | None = None
     saving: dist.ProcessGroup | None = None
+    mesh: DeviceMesh | None = None  # how weights are split
 
     @property
     def is_main(self) -> bool:
@@ -171,8 +172,18 @@ def world(device: torch.device) -> Iterator[World]:
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     words, saving = (dist.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2))
-    yield World(device=device, rank=rank, size=size, words=words, saving=saving)
+    mesh = _make_mesh(device, size, int(os.environ["LOCAL_WORLD_SIZE"]))
+    yield World(device=device, rank=rank, size=size, words=words, saving=saving, mesh=mesh)
     dist.destroy_process_group()
+
+
+def _make_mesh(device: torch.device, size: int, local: int) -> DeviceMesh:
+    """Weights are split within a machine, whose links are fast, and each machine holds them all: what passes between
+    machines is a part's gradients, a tenth of what splitting over all of them would send (docs/scale.md).
+    """
+    if size == local or local == 1 or size % local:
+        return init_device_mesh(device.type, (size,))
+    return init_device_mesh(device.type, (size // local, local), mesh_dim_names=("machine", "part"))
 
 
 @contextmanager
@@ -191,7 +202,7 @@ def one_voice() -> Iterator[None]:
 
 
 def shard(model: PAC, world: World, dtype: torch.dtype | None = None) -> PAC:
-    """Split a model's weights over the processes; the same model if there is one process.
+    """Split a model's weights over the processes of a machine; the same model if there is one process.
 
     The products of the blocks hold almost all weights. They are put together a block at a time, in `dtype` where it is
     given: autocast would round the same weights before using them. All else stays in float32, as it does on one GPU,
@@ -202,7 +213,7 @@ def shard(model: PAC, world: World, dtype: torch.dtype | None = None) -> PAC:
         return model
     # FSDP warns of outputs that are views, since changing one in place would drop its hook. Nothing here does.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    mesh = world.mesh
     # Inputs are left as they are: autocast decides what is computed in which precision.
     whole = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
     thin = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
