@@ -60,13 +60,6 @@ def alone(recipe: Path) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def together(recipe: Path) -> Path:
-    """The same on two."""
-    train(recipe, out := recipe.parent / "together", processes=2)
-    return out
-
-
 def start(recipe: Path, out: Path, *options: str, processes: int, before: str = "") -> "subprocess.Popen[str]":
     """`pac train`; `before` is Python that runs first in every process."""
     script = recipe.parent / f"{out.name}.py"
@@ -136,15 +129,16 @@ def back_to(run: Path, step: int, copy: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------ the same curve
 
 
-def test_two_processes_train_as_one_does(alone: Path, together: Path) -> None:
+def test_two_processes_train_as_one_does_and_either_resumes_the_other(
+    recipe: Path, alone: Path, tmp_path: Path
+) -> None:
+    """One test, since its runs are slow to start and test workers would each make their own."""
+    together = tmp_path / "together"
+    train(recipe, together, processes=2)
     assert_same_curve(together, alone)
-    config = json.loads((together / "config.json").read_text())
-    assert config["world_size"] == 2
-    assert config["parameters"] == json.loads((alone / "config.json").read_text())["parameters"]
-
-
-def test_resumes_on_another_number_of_processes(recipe: Path, alone: Path, together: Path, tmp_path: Path) -> None:
-    assert list((together / "checkpoints/000040/training_state").glob("shard-*.safetensors"))
+    config, other = (json.loads((run / "config.json").read_text()) for run in (together, alone))
+    assert (config["world_size"], config["parameters"]) == (2, other["parameters"])
+    assert len(list((together / "checkpoints/000040/training_state").glob("shard-*.safetensors"))) == 2
     fewer, more = back_to(together, 40, tmp_path / "fewer"), back_to(alone, 40, tmp_path / "more")
     assert "from step 40" in train(recipe, fewer, "--resume", processes=1)
     assert "from step 40" in train(recipe, more, "--resume", processes=2)
@@ -338,14 +332,13 @@ def test_a_signal_stops_all_after_the_same_update(recipe: Path, alone: Path, tmp
 @pytest.mark.slow
 def test_the_main_process_evaluates_and_the_others_wait(recipe: Path, tmp_path: Path) -> None:
     pytest.importorskip("dm_control")
-    options = ["length=6 steps", "mixture.groups.0.weight=0"]
     text = recipe.read_text().replace("weight = 1", "weight = 0")
     (recipe.parent / "walker.toml").write_text(
         text + '[evaluation]\ntasks = ["control/point_mass.easy"]\nevery = "3 steps"\ntrials = 2\nworkers = 0\n'
         "max_steps = 20\n"
     )
     for processes in (1, 2):
-        train(recipe.parent / "walker.toml", tmp_path / str(processes), options[0], processes=processes)
+        train(recipe.parent / "walker.toml", tmp_path / str(processes), "length=6 steps", processes=processes)
     one, two = ([row for row in read_metrics(tmp_path / x) if "evaluation/all/return" in row] for x in "12")
     assert [row["step"] for row in one] == [row["step"] for row in two] == [3, 6]
     for row, expected in zip(two, one, strict=True):
