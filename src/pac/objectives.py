@@ -273,10 +273,10 @@ def _v_terms(
         next_probs = torch.cat([_window(v_logits, time)[:, 1:], last], 1).flatten(0, 1).softmax(-1)
         value = bins.mean(v_logits)
         advantage = reward + discount * (next_probs @ bins.points(next_probs)) - value
+        everywhere, real = given.gather(advantage), given.gather(mask)
         if given.temperature is not None:
             temperature = given.temperature
         elif config.temperature is None:
-            everywhere, real = given.gather(advantage), given.gather(mask)
             centred = everywhere - masked_mean(everywhere, real)
             temperature = 0.5 * masked_mean(centred.square(), real).sqrt().clamp(min=1e-8)
         else:
@@ -290,7 +290,7 @@ def _v_terms(
         behaviour = torch.zeros_like(logits)  # b constant: every bin as likely as any other
     behaviour_loss = imitation_loss(behaviour, action, action_mask)
     ratio = importance_ratio(-imitation, -behaviour_loss, config.max_ratio)
-    kept = weights.masked_fill(~mask, 0)
+    kept = advantage_weights(everywhere, temperature, config.max_weight).masked_fill(~real, 0)
     report = {
         "loss/behaviour": behaviour_loss,
         "policy/kl_to_reference": policy_kl(logits.detach(), behaviour.detach(), action_mask),

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pac.distributed import local_weights
 from pac.recipe import PAPER_TARGET_PERIOD, PAPER_WARMUP, RATES, SMALL_RATES, OptimiserConfig
 
 STATE = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, for each parameter
@@ -77,4 +78,4 @@ def target_period(config: OptimiserConfig, steps: int) -> int:
 
 @torch.no_grad()
 def copy_weights(source: nn.Module, target: nn.Module) -> None:
-    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+    torch._foreach_copy_(local_weights(target), local_weights(source))

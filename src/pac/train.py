@@ -40,7 +40,7 @@ from pac.recipe import RunConfig, interpolate, load_recipe, parse_duration
 from pac.rollout import jobs_of, rollout
 from pac.run import RunDirectory, keep_rule
 from pac.scaling.flops import Load, update_flops
-from pac.update import Controls, TrainState, Update
+from pac.update import Controls, TrainState, Update, compute_dtype
 
 RESIDENT_SHARE = 1 / 3  # of the GPU's memory that data may take without being asked
 
@@ -53,8 +53,8 @@ class Run:
     """A run, ready to train: data, model, optimiser, and the directory it lives in."""
 
     def __init__(self, config: RunConfig, out: str | Path, world: World | None = None) -> None:
-        self.config, self.console = config, Console(stderr=True)
-        self.world = world or World(device=choose_device(config.machine.device))
+        self.config, self.world = config, world or World(device=choose_device(config.machine.device))
+        self.console = Console(stderr=True, quiet=not self.world.is_main)
         self.plan = mixtures.plan(config.mixture)
         self.sampler = make_sampler(config, self.world)
         self.directory = RunDirectory(out)
@@ -92,7 +92,8 @@ class Run:
         if self.config.start is not None:
             load_weights(model, self.config.start)
         target = copy.deepcopy(model).requires_grad_(False)
-        model, target = distributed.shard(model, self.world), distributed.shard(target, self.world)
+        dtype = compute_dtype(self.config.machine, self.world.device)
+        model, target = (distributed.shard(x, self.world, dtype) for x in (model, target))
         return TrainState(model=model, target=target, optimizer=optim.make_optimizer(model, self.config.optimiser))
 
     def _count_flops(self) -> float:
@@ -145,8 +146,7 @@ class Run:
         """Copy the state to memory and write it in the background."""
         config, step, directory = self.config.checkpoint, self.state.step, self.directory
         self._finish()  # at most one is under way
-        folder = directory.path if not self.world.is_main else directory.prepare(step)
-        folder = self.world.agree(folder)
+        folder = self.world.on_main(lambda: directory.prepare(step))
         tensors = self.state.tensors()
         weights = distributed.snapshot(tensors.pop("model"), self.world)
         training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
@@ -170,12 +170,14 @@ class Run:
         else:
             self._finish = finish
 
+    def finish(self) -> None:
+        """Wait until the checkpoint under way, if any, is on disk under its name; all processes do."""
+        self._finish()
+        self.world.barrier()
+
     def resume(self) -> bool:
         """Load the newest whole checkpoint; False if there is none yet."""
-        folder = None
-        if self.world.is_main:
-            folder = self.directory.newest(lambda text: self.console.print(f"[bold red]{text}"))
-        folder = self.world.agree(folder)
+        folder = self.world.on_main(lambda: self.directory.newest(lambda text: self.console.print(f"[bold red]{text}")))
         if folder is None:
             if self.world.is_main:
                 self.directory.cut_metrics(0)
@@ -205,8 +207,8 @@ class Run:
         evaluate_every = self._duration(self.config.evaluation.every) if self.config.evaluation.every else None
         logs = Logs(self.directory, self.console, steps=self.steps, first_step=state.step, main=self.world.is_main)
         with logs, self._signals():
-            batches = self.batches()
-            while state.step < self.steps and self.interrupted is None:
+            signals, batches = distributed.Signals(self.world), self.batches()
+            while state.step < self.steps and not signals.ask(self.interrupted or 0):
                 if state.step % self.target_period == 0:
                     self.update.copy_target()
                 with logs.waiting():
@@ -219,10 +221,11 @@ class Run:
                     self._evaluate(logs)
                 if state.step % save_every == 0 and state.step < self.steps:
                     self.save()
+            self.interrupted = signals.settle(self.interrupted or 0) or None
             if self.interrupted is None:
                 self._evaluate(logs)
             self.save()
-            self._finish()
+            self.finish()
         if self.interrupted is None and self.world.is_main:
             self.directory.write_json("summary.json", self.summary(logs))
 
@@ -253,7 +256,7 @@ class Run:
         if refused and self.config.machine.on_nonfinite == "stop":
             step = int(self.update.first_refused)
             self.save()
-            self._finish()
+            self.finish()
             raise NonFiniteError(self.blame(step))
 
     def blame(self, step: int) -> str:
@@ -270,23 +273,26 @@ class Run:
             source = self.sampler.sources[draws.dataset[i]]
             episode = source.locate(draws.window[i : i + 1]).episode[0]
             lines.append(f"{source.config.name}: episode {episode}, window {draws.window[i]}")
+        found = self.world.collect((int(wrong.sum()), len(wrong), lines))
+        num_wrong, num_windows = (sum(numbers) for numbers in zip(*((a, b) for a, b, _ in found), strict=True))
+        lines = [line for _, _, some in found for line in some][:5]
         where = "; ".join(lines) if lines else "no single sample: the sum or the gradient overflowed"
         return (
-            f"Step {step}: expected a finite loss and gradient, found otherwise ({int(wrong.sum())} of {len(wrong)} "
+            f"Step {step}: expected a finite loss and gradient, found otherwise ({num_wrong} of {num_windows} "
             f"windows): {where}. The update was refused and the state saved. Repair or drop these episodes, lower the "
             "learning rate, or continue with machine.on_nonfinite=skip."
         )
 
     def _evaluate(self, logs: Logs) -> None:
-        if not self.config.evaluation.tasks or not self.world.is_main:
+        if not self.config.evaluation.tasks:
             return
-        logs.write(self.state.step, self.try_policy())
+        policy = self.policy()
+        logs.write(self.state.step, self.world.on_main(lambda: self.try_policy(policy)))
 
-    def try_policy(self) -> dict[str, float]:
+    def try_policy(self, policy: Policy) -> dict[str, float]:
         """Trials on the recipe's tasks: mean return and success, by task and over all."""
         config = self.config.evaluation
         jobs = jobs_of(config.tasks, config.trials, seed=config.seed)
-        policy = self.policy()
         trials = rollout(
             policy,
             jobs,
@@ -304,8 +310,9 @@ class Run:
         return found
 
     def policy(self, **options: Any) -> Policy:
-        """The policy as it is now."""
-        return Policy(self.state.model, self.interface, **({"sampling": self.config.evaluation.sampling} | options))
+        """The policy as it is now; of several processes all must ask, and the main one may use it."""
+        model = distributed.whole_model(self.state.model, self.world)
+        return Policy(model, self.interface, **({"sampling": self.config.evaluation.sampling} | options))
 
     def summary(self, logs: Logs) -> dict[str, Any]:
         return {
@@ -466,23 +473,22 @@ def add_parser(subparsers: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     overrides = [*args.overrides, *([f"start={args.start}"] if args.start else [])]
-    config = load_recipe(args.recipe, overrides)
-    with distributed.world(choose_device(config.machine.device)) as world:
-        try:
-            return _train(config, args, world)
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise machine.accumulate, "
-                "or set machine.recompute=true; continue with --resume."
-            ) from error
+    with distributed.one_voice():
+        config = load_recipe(args.recipe, overrides)
+        with distributed.world(choose_device(config.machine.device)) as world:
+            try:
+                return _train(config, args, world)
+            except torch.OutOfMemoryError as error:
+                raise ValueError(
+                    f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise "
+                    "machine.accumulate, or set machine.recompute=true; continue with --resume."
+                ) from error
 
 
 def _train(config: RunConfig, args: argparse.Namespace, world: World) -> int:
     run = Run(config, args.out, world)
-    if world.is_main:
-        run.directory.open(resume=args.resume, overwrite=args.overwrite)
-        run.check_disk()
-    world.barrier()
+    world.on_main(lambda: run.directory.open(resume=args.resume, overwrite=args.overwrite))
+    world.on_main(run.check_disk)
     resumed = args.resume and run.resume()
     if world.is_main:
         if not resumed:

@@ -6,20 +6,21 @@ the recording reads. The first updates of each shape run eagerly, as the warm-up
 computed that does not count.
 """
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from pac.config import ObjectiveConfig
 from pac.data.sampling import as_batch
-from pac.distributed import World, whole_tensor
+from pac.distributed import World, rest, whole_tensor
 from pac.model import PAC
+from pac.model.perceiver import Block
 from pac.objectives import Given, loss
 from pac.optim import copy_weights, optimizer_tensors, set_learning_rate
 from pac.recipe import MachineConfig
@@ -59,8 +60,11 @@ class Controls:
 
 @dataclass(kw_only=True)
 class Tally:
-    """Sums of metrics since they were last read, kept on the device: reading them waits for it."""
+    """Sums of metrics since they were last read, kept on the device: reading them waits for it. What processes add are
+    their shares of a metric; a reading adds these up, so that nothing is sent for metrics in between.
+    """
 
+    world: World
     sums: dict[str, Tensor] = field(default_factory=dict)
     count: int = 0
 
@@ -71,10 +75,10 @@ class Tally:
             self.sums[name] += value
 
     def read(self) -> dict[str, float]:
-        """Means since the last reading."""
+        """Means since the last reading; all processes read at the same steps."""
         if not self.count:
             return {}
-        values = torch.stack(list(self.sums.values())).div(self.count).tolist()
+        values = self.world.sum(torch.stack(list(self.sums.values()))).div(self.count).tolist()
         for total in self.sums.values():
             total.zero_()
         self.count = 0
@@ -100,13 +104,16 @@ class Update:
         self.state, self.objective, self.machine, self.world = state, objective, machine, world
         self.window, self.batch_size, self.clip_norm, self.seed = window, batch_size, clip_norm, seed
         self.proprio_noise = proprio_noise
-        self.tally, on_gpu = Tally(), world.device.type == "cuda"
+        self.tally, on_gpu = Tally(world=world), world.device.type == "cuda"
         self.parameters = [p for p in state.model.parameters() if p.requires_grad]
-        self.dtype = (
-            torch.bfloat16 if machine.precision == "bfloat16" or (machine.precision == "auto" and on_gpu) else None
-        )
+        self.dtype = compute_dtype(machine, world.device)
         self.use_graphs = on_gpu and world.size == 1 and machine.graphs != "off"
-        self.loss: Callable[..., Any] = torch.compile(loss, fullgraph=True, dynamic=False) if machine.compile else loss
+        self.loss: Callable[..., Any] = loss
+        if machine.compile and world.size == 1:
+            self.loss = torch.compile(loss, fullgraph=True, dynamic=False)
+        elif machine.compile:  # weights come and go between modules, outside of any graph
+            for model in (state.model, state.target):
+                compile_blocks(model)
         if machine.recompute:
             recompute_blocks(state.model)
         self.refused = torch.zeros((), device=world.device)  # updates refused because something was not finite
@@ -148,22 +155,32 @@ class Update:
         total, metrics = torch.zeros((), device=self.world.device), dict[str, Tensor]()
         parts = self.machine.accumulate
         for i in range(parts):
+            part = batch[i::parts]
             with self._precision():
                 values, measured = self.loss(
-                    self.state.model, self.state.target, batch[i::parts], self.objective, None, _part(given, i, parts)
+                    self.state.model, self.state.target, part, self.objective, None, _part(given, i, parts)
                 )
                 share = values.sum() / num_real
             # Sharded gradients are averaged over processes, while `share` is a part of a sum.
             (share * self.world.size).backward()
             total = total + share.detach()
-            metrics = {name: metrics.get(name, 0) + value / parts for name, value in measured.items()}
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or math.inf)
+            weight = part.mask.sum() / num_real  # of this part's means in those of the whole batch, on all processes
+            metrics = {name: metrics.get(name, 0) + value * weight for name, value in measured.items()}
+        rest(self.state.target)
+        norm = self._clip()
         self._step(self.world.sum(total), norm)
-        self.tally.add(metrics | {"loss/total": self.world.sum(total), "optim/gradient_norm": whole_tensor(norm)})
+        self.tally.add(metrics | {"loss/total": total, "optim/gradient_norm": norm / self.world.size})
+
+    def _clip(self) -> Tensor:
+        """The norm of the whole gradient, which is clipped if there is a limit."""
+        norm = whole_tensor(get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+        if self.clip_norm is not None:
+            clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
+        return norm
 
     def _step(self, total: Tensor, norm: Tensor) -> None:
         """The optimiser's step, refused if the loss or the gradient is not finite; on the GPU it decides that there."""
-        bad = (~(torch.isfinite(total) & torch.isfinite(whole_tensor(norm)))).float()
+        bad = (~(torch.isfinite(total) & torch.isfinite(norm))).float()
         self.first_refused.copy_(
             torch.where((bad > 0) & (self.first_refused < 0), self._values["step"], self.first_refused)
         )
@@ -225,9 +242,24 @@ class Update:
         copy_weights(self.state.model, self.state.target)
 
 
+def compute_dtype(machine: MachineConfig, device: torch.device) -> torch.dtype | None:
+    """What products are computed in; None: as the weights are."""
+    thin = machine.precision == "bfloat16" or (machine.precision == "auto" and device.type == "cuda")
+    return torch.bfloat16 if thin else None
+
+
 def hash_seed(seed: int, step: int) -> int:
     """A seed for every step of every run: two multiplications by odd constants, so that neighbours differ."""
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) % 2**63
+
+
+def compile_blocks(model: PAC) -> None:
+    """Compile what happens between the hooks that put a sharded block's weights together and part them."""
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        parts: tuple[nn.Module, ...] = (block.attention, block.mlp)
+        for part in parts:
+            part.forward = torch.compile(part.forward, fullgraph=True, dynamic=False)
 
 
 def recompute_blocks(model: PAC) -> None:

@@ -102,10 +102,15 @@ class Sampler:
 
     def draw(self, step: int) -> Draws:
         """The windows of one step that belong to this rank."""
+        mine = self._draw_all(step)[self.rank :: self.world_size]
+        return mine[np.argsort(mine.dataset, kind="stable")]  # each dataset fills a block of the batch
+
+    def _draw_all(self, step: int) -> Draws:
+        """The windows of one step, of all ranks."""
         random = np.random.Generator(np.random.Philox(key=np.array([self.seed, step], np.uint64)))
         dataset = np.searchsorted(self._cumulative, random.random(self.mixture.batch_size), side="right")
         keep = self._keep[dataset]
-        whole = Draws(
+        return Draws(
             row=np.arange(self.mixture.batch_size),
             dataset=dataset,
             window=random.integers(self._num_windows[dataset]),
@@ -113,8 +118,6 @@ class Sampler:
             show_goal=random.random(self.mixture.batch_size) < keep[:, 0],
             show_text=random.random(self.mixture.batch_size) < keep[:, 1],
         )
-        mine = whole[self.rank :: self.world_size]
-        return mine[np.argsort(mine.dataset, kind="stable")]  # each dataset fills a block of the batch
 
     def value_bounds(self, discount: float) -> list[tuple[float, float]]:
         """For each dataset, what its rewards allow a value to be: the extreme reward for ever, or, where rewards come
@@ -141,12 +144,25 @@ class Sampler:
         used, starts = np.unique(draws.dataset, return_index=True)
         ends = [*starts[1:], len(draws.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
-        target = _Assembly(self, draws.dataset, [source for source, _ in blocks])
+        target = _Assembly(self, draws.dataset, self._extent(draws if self.world_size == 1 else self._draw_all(step)))
         for source, where in blocks:
             target.fill(source, where, draws[where])
         tensors = target.tensors()
         tensors["row"] = torch.from_numpy(draws.row).to(self.device)
         return tensors
+
+    def _extent(self, draws: Draws) -> "_Extent":
+        """The extent of a batch, from all its windows on all ranks and from nothing that a rank would have to ask."""
+        present = np.bincount(draws.dataset, minlength=len(self.sources)) > 0
+        told = np.bincount(draws.dataset, weights=draws.show_text, minlength=len(self.sources)) > 0
+        shown = np.bincount(draws.dataset, weights=draws.show_goal, minlength=len(self.sources)) > 0
+        return _Extent(
+            sources=[source for source, used in zip(self.sources, present, strict=True) if used],
+            num_goals=max(
+                (len(source.goal_cameras) for source, used in zip(self.sources, shown, strict=True) if used), default=0
+            ),
+            num_text=max((source.num_text for source, used in zip(self.sources, told, strict=True) if used), default=0),
+        )
 
     def _constants(self) -> dict[str, Tensor]:
         """What all windows of a dataset share: a row for each dataset, padded to the widest."""
@@ -240,11 +256,23 @@ class _Buffers:
         return self._arrays[-1].reshape(shape)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Extent:
+    """How wide a batch is. All ranks must agree on it: they draw noise of this shape, and reduce the gradients of those
+    modules that it puts to use.
+    """
+
+    sources: list[Source]
+    num_goals: int
+    num_text: int
+
+
 class _Assembly:
     """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
 
-    def __init__(self, sampler: Sampler, dataset: Int64[np.ndarray, " batch"], sources: list[Source]) -> None:
-        self.sampler, self.dataset, self.device = sampler, dataset, sampler.device
+    def __init__(self, sampler: Sampler, dataset: Int64[np.ndarray, " batch"], extent: _Extent) -> None:
+        self.sampler, self.dataset, self.extent, self.device = sampler, dataset, extent, sampler.device
+        sources = extent.sources
         size, window = len(dataset), sampler.mixture.window
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -311,13 +339,13 @@ class _Assembly:
         def send(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(self.device)
 
-        dataset, num_goals = send(self.dataset), len(self.goals) if self.show_goal.any() else 0
+        dataset, num_goals = send(self.dataset), self.extent.num_goals
         constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
         proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
         _normalise(
             self.action, constant["action_centre"][:, None, :actions], constant["action_half"][:, None, :actions]
         )
-        length = int(self.text_mask.sum(1).max())
+        length = self.extent.num_text
         return {
             "proprio": self.proprio,
             "proprio_mask": constant["proprio_mask"][:, :proprio],

@@ -61,6 +61,7 @@ class Source:
         self.success_frames = success_frames(dataset) if config.goals == "success" else {}
         texts = dataset.instructions if config.instruction is None else [config.instruction]
         self.text, self.text_mask = map(np.stack, zip(*map(tokenizer.encode, texts), strict=True))
+        self.num_text = int(self.text_mask.sum(1).max())  # tokens of the longest instruction
 
         def put(array: np.ndarray) -> Tensor:
             with warnings.catch_warnings():  # torch warns of read-only memory; nothing here writes to it
