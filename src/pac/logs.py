@@ -26,10 +26,11 @@ class Logs:
         first_step: int,
         main: bool = True,
         wandb: str | None = None,
+        last: dict[str, Any] | None = None,
     ) -> None:
         self.directory, self.console, self.main, self.wandb = directory, console, main, wandb
         self.steps, self.first_step, self.step = steps, first_step, first_step
-        self.last: dict[str, Any] = {}
+        self.last = dict(last or {})  # the newest value of each metric, those before a resume too
         self._waited, self._began, self._spoke = 0.0, time.perf_counter(), 0.0
         self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
         self._first_update = self._began
@@ -51,7 +52,8 @@ class Logs:
             from torch.utils.tensorboard import SummaryWriter
 
             folder = str(self.directory.path / "tensorboard")
-            self._board = SummaryWriter(folder, purge_step=self.first_step or None)
+            # What was logged after the checkpoint that we go on from is logged again: readers forget the first time.
+            self._board = SummaryWriter(folder, purge_step=self.first_step + 1)
         self._remote = self._open_wandb() if self.main and self.wandb else None
         return self
 
