@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from pac import distributed
 from pac.data import mixture as mixtures
 from pac.distributed import World
 from pac.ingredients import choose_device, collect_data
+from pac.logs import make_console
 from pac.model.pac import count_parameters
 from pac.recipe import RunConfig, load_recipe
 from pac.run import COLLECTED, CONFIG, RunDirectory
@@ -80,7 +80,7 @@ def _prepare(config: RunConfig, args: argparse.Namespace, world: World) -> Run:
     directory = RunDirectory(args.out)
     if world.is_main:
         directory.open(resume=args.resume, overwrite=args.overwrite)
-        collect_data(config, directory.path / COLLECTED, Console(stderr=True))
+        collect_data(config, directory.path / COLLECTED, make_console())
     world.barrier()
     run = Run(config, directory, world)
     if world.is_main:

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import shutil
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,9 +83,10 @@ class RunDirectory:
 
     def _lock(self) -> None:
         """Two processes in one folder would ruin it. The lock ends with the process, however that ends."""
-        self._held = (self.path / LOCK).open("a")
+        descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT)
+        weakref.finalize(self, os.close, descriptor)
         try:
-            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
                 f"{self.path}: expected to be alone here, found another process training into it. Wait for it to end, "

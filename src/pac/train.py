@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from pac.distributed import World
 from pac.envs import spec as task_spec
 from pac.evaluate import summarise
 from pac.ingredients import choose_device, fit_model, make_sampler, mean_flops, scale_rewards, size_name, versions
-from pac.logs import Logs
+from pac.logs import Logs, make_console
 from pac.model import PAC
 from pac.model.pac import count_parameters
 from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
@@ -49,7 +48,7 @@ class Run:
     """A run, ready to train: data, model, optimiser, and the directory it lives in."""
 
     def __init__(self, config: RunConfig, out: str | Path | RunDirectory, world: World | None = None) -> None:
-        self.config, self.console = config, Console(stderr=True)
+        self.config, self.console = config, make_console()
         self.world = world or World(device=choose_device(config.machine.device))
         self.plan = mixtures.plan(config.mixture)
         self.sampler = make_sampler(config, self.world)
