@@ -80,13 +80,19 @@ def _prepare(config: RunConfig, args: argparse.Namespace, world: World) -> Run:
     directory = RunDirectory(args.out)
     if world.is_main:
         directory.open(resume=args.resume, overwrite=args.overwrite)
-        collect_data(config, directory.path / COLLECTED, make_console())
-    world.barrier()
-    run = Run(config, directory, world)
-    if world.is_main:
-        run.check_disk()
-        if args.resume and (directory.path / CONFIG).exists():
-            _compare(json.loads((directory.path / CONFIG).read_text()), run)
+    try:
+        if world.is_main:
+            collect_data(config, directory.path / COLLECTED, make_console())
+        world.barrier()
+        run = Run(config, directory, world)
+        if world.is_main:
+            run.check_disk()
+    except BaseException:
+        if world.is_main:
+            directory.abandon()
+        raise
+    if world.is_main and args.resume and (directory.path / CONFIG).exists():
+        _compare(json.loads((directory.path / CONFIG).read_text()), run)
     world.barrier()
     return run
 

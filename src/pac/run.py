@@ -95,6 +95,14 @@ class RunDirectory:
         except OSError:  # some network file systems have no locks
             pass
 
+    def abandon(self) -> None:
+        """Leave no trace of a run that could not begin; what was collected stays for the next try."""
+        if not (self.path / CONFIG).exists():
+            (self.path / LOCK).unlink(missing_ok=True)
+            for folder in (self.checkpoints_path, self.path):
+                with contextlib.suppress(OSError):  # not empty
+                    folder.rmdir()
+
     def _clear(self) -> None:
         """Remove what a run writes and nothing else; config.json last, so that a kill meanwhile leaves a run."""
         for name in ("checkpoints", "tensorboard", COLLECTED):

@@ -101,9 +101,7 @@ class Run:
         """Raise on what would otherwise show hours later."""
         settings, machine = self.config.evaluation, self.config.machine
         if machine.wandb is not None and importlib.util.find_spec("wandb") is None:
-            raise ValueError(
-                "machine.wandb: expected the wandb package, found none. pip install wandb, or unset it."
-            )
+            raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb, or unset it.")
         for task in settings.tasks:
             spec = task_spec(task, cameras=tuple(self.interface.cameras), max_steps=settings.max_steps)
             self.interface.robot(spec)
@@ -221,6 +219,7 @@ class Run:
         """From the state's step to the end, or to a signal."""
         state, save_every = self.state, self._duration(self.config.checkpoint.every)
         logs = self.logs = self._make_logs()
+        (self.directory.path / "summary.json").unlink(missing_ok=True)  # of a shorter run that is made longer
         with logs, self._signals():
             self._evaluate(logs)  # a signal may have come in the midst of it
             batches = self.batches()
@@ -293,15 +292,9 @@ class Run:
 
     def blame(self, step: int) -> str:
         """Which samples of a step's batch make the loss non-finite."""
-        draws = self.sampler.draw(step)
-        batch = as_batch(
-            {k: x.to(self.world.device) for k, x in self.sampler.gather(step).items()}, self.config.mixture.window
-        )
-        with torch.no_grad():
-            values = loss(self.state.model, self.state.target, batch, self.objective)[0]
-        wrong = (~torch.isfinite(values.view(len(draws.row), -1))).any(1).cpu().numpy()
+        draws, wrong = self.sampler.draw(step), self._wrong_rows(step)
         lines = []
-        for i in wrong.nonzero()[0][:5]:
+        for i in wrong.nonzero()[:5, 0].tolist():
             source = self.sampler.sources[draws.dataset[i]]
             episode = source.locate(draws.window[i : i + 1]).episode[0]
             lines.append(f"{source.config.name}: episode {episode}, window {draws.window[i]}")
@@ -311,6 +304,18 @@ class Run:
             f"windows): {where}. The update was refused and the state saved. Repair or drop these episodes, lower the "
             "learning rate, or continue with machine.on_nonfinite=skip."
         )
+
+    def _wrong_rows(self, step: int) -> Tensor:
+        """True for windows with an action, reward or loss that is not finite."""
+        tensors = {k: x.to(self.world.device) for k, x in self.sampler.gather(step).items()}
+        batch = as_batch(tensors, self.config.mixture.window)
+        sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
+        wrong = (~sound & batch.mask).any(1)
+        if not wrong.any():
+            with torch.no_grad():
+                values = loss(self.state.model, self.state.target, batch, self.objective)[0]
+            wrong = ~values.view(len(wrong), -1).isfinite().all(1)
+        return wrong.cpu()
 
     def _evaluate(self, logs: Logs) -> None:
         """Trials where they are due and were not made yet."""
