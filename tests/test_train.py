@@ -44,16 +44,11 @@ def poison(monkeypatch: pytest.MonkeyPatch, name: str, value: float, step: int, 
     monkeypatch.setattr(Sampler, "gather", poisoned)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("reward", float("nan")), ("action", float("nan")), ("proprio", float("inf")), ("proprio", 3e38)],
-)
+@pytest.mark.parametrize("name", ["reward", "action", "proprio"])
 def test_a_loss_that_is_not_finite_stops_the_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    clean = start(config(data, length="5 steps"), tmp_path / "clean")
-    clean.train()
-    poison(monkeypatch, name, value, step=5)
+    poison(monkeypatch, name, float("nan"), step=5)
     run = start(config(data), tmp_path / "run")
     with pytest.raises(NonFiniteError) as caught:
         run.train()

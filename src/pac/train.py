@@ -31,7 +31,7 @@ from pac.logs import Logs, make_console
 from pac.model import PAC
 from pac.model.pac import count_parameters
 from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
-from pac.objectives import loss
+from pac.objectives import Given, loss
 from pac.policy import Interface, Policy
 from pac.recipe import RunConfig
 from pac.rollout import jobs_of, rollout
@@ -312,8 +312,9 @@ class Run:
         sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
         wrong = (~sound & batch.mask).any(1)
         if not wrong.any():
+            given = Given(temperature=torch.ones((), device=self.world.device))  # else one window would spoil all
             with torch.no_grad():
-                values = loss(self.state.model, self.state.target, batch, self.objective)[0]
+                values = loss(self.state.model, self.state.target, batch, self.objective, None, given)[0]
             wrong = ~values.view(len(wrong), -1).isfinite().all(1)
         return wrong.cpu()
 

@@ -38,7 +38,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
         required: dict[str, Any] = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
         return content | {"model": override(ModelConfig(**required), fields)}
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
 
 
