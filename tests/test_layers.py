@@ -12,6 +12,7 @@ LAYERS = [
     {"distributed", "policy", "recipe", "rollout", "run"},
     {"collect", "demo", "evaluate", "logs", "optim", "scaling"},
     {"ingredients", "update"},
+    {"blame"},
     {"train"},
     {"launch"},
     {"cli"},

@@ -10,7 +10,9 @@ import torch
 from runs import config, start, write_dataset
 from torch import Tensor
 
-from pac.policy import Interface, Policy, load
+from pac.config import model_config
+from pac.model import PAC
+from pac.policy import Interface, Policy, Robot, load
 from pac.train import Run
 from pac.types import Query, TaskSpec
 
@@ -117,6 +119,27 @@ def test_answers_do_not_depend_on_the_other_queries(run: Run, options: dict[str,
         for other in (shuffled[place], few[i // 3][i % 3], policy.act([asked[i]])[0]):
             np.testing.assert_array_equal(other.action, together[i].action)
             assert other.value == together[i].value
+
+
+def test_nor_do_they_with_several_threads() -> None:
+    """At these sizes two threads round a row's products otherwise in another place of the batch."""
+    torch.manual_seed(0)
+    model = PAC(model_config("nano", num_proprio=39, num_actions=4))
+    torch.nn.init.normal_(model.policy.decoder.head.weight)
+    numbers = {"action_low": (-1.0,) * 4, "action_high": (1.0,) * 4}
+    robot = Robot(name="arm", instructions=("x",), proprio_centre=(0.0,) * 39, proprio_scale=(1.0,) * 39, **numbers)
+    interface = Interface(cameras={}, goal_cameras={}, image_size=(8, 8), discount=0.9, robots=(robot,))
+    spec = TaskSpec(name="t", instruction="x", state_dim=39, max_steps=1, has_success=False, **numbers)
+    states = np.random.default_rng(0).normal(size=(40, 39)).astype(np.float32)
+    asked = [Query(task=spec, observation={"observation.state": s}, seed=i, step=0) for i, s in enumerate(states)]
+    policy, threads = Policy(model, interface, values=True), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = [reply.value for reply in policy.act(asked)]
+        assert [policy.act([query])[0].value for query in asked] == together
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_draws_depend_on_seed_and_step_alone(run: Run) -> None:

@@ -1,5 +1,6 @@
 """A run may be killed at any moment: what is resumed equals what was never interrupted, bit for bit."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollout.worlds import POINT
 from runs import assert_same, config, dump, recipe, start, tensors, timeless, write_dataset
 from safetensors.torch import load_file
 
+from pac import train
 from pac.cli import main
 from pac.data.sampling import Sampler
+from pac.rollout import rollout
 from pac.run import read_metrics
 from pac.train import Run
 
@@ -115,6 +119,41 @@ def test_a_signal_saves_and_says_so(
     shown = capsys.readouterr().err
     assert 'another length: "12 steps" before, "16 steps" now' in shown
     assert "from step 12" in shown
+
+
+def test_evaluations_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a signal broke off is made after the resume, one that was logged is not made again."""
+    write_dataset(tmp_path / "data" / "arm")
+    trials = {"tasks": [POINT], "every": "5 steps", "trials": 3, "workers": 0}
+    settings = config(tmp_path / "data", evaluation=trials)
+    whole = start(settings, tmp_path / "whole")
+    whole.train()
+    expected = timeless(read_metrics(tmp_path / "whole"))
+    assert [row["step"] for row in expected if "evaluation/all/return" in row] == [5, 10, 12]
+
+    part = start(settings, tmp_path / "part")
+
+    def broken(*args: Any, **given: Any) -> Any:
+        for i, trial in enumerate(rollout(*args, **given)):
+            if i == 1 and part.state.step == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield trial
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "rollout", broken)
+        part.train()
+    assert part.state.step == 5
+    assert [row["step"] for row in read_metrics(tmp_path / "part")] == [3]
+    start(settings, tmp_path / "part", resume=True).train()
+    assert timeless(read_metrics(tmp_path / "part")) == expected
+
+    summary = tmp_path / "part" / "summary.json"
+    last = json.loads(summary.read_text())["last"]
+    summary.unlink()  # a kill just before the end
+    again = start(settings, tmp_path / "part", resume=True)
+    again.train()
+    assert timeless(read_metrics(tmp_path / "part")) == expected
+    assert json.loads(summary.read_text())["last"] == last
 
 
 def test_another_recipe_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

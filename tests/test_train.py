@@ -12,12 +12,13 @@ from runs import assert_same, config, dump, recipe, start, tensors, write_datase
 from torch import Tensor
 
 from pac import update
+from pac.blame import NonFiniteError
 from pac.cli import main
 from pac.data.sampling import Sampler
 from pac.model import PAC
 from pac.recipe import parse_recipe
 from pac.run import read_metrics
-from pac.train import NonFiniteError, Run
+from pac.train import Run
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ bounds and statistics, the instructions. It travels in the checkpoint's config.j
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -114,6 +115,19 @@ class Interface:
         return (told or fits)[0]
 
 
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, several threads would share a product's rows out, and a row round otherwise in another place."""
+    before = torch.get_num_threads()
+    if device.type == "cpu" and before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
 class Policy:
     """Answers queries in batches. Sampled actions are keyed on a query's (seed, step) and on nothing else."""
 
@@ -146,10 +160,11 @@ class Policy:
             robot = self.interface.robot(query.task)
             groups.setdefault((robot.name, query.task.instruction), []).append(i)
         replies: dict[int, Reply] = {}
-        for members in groups.values():
-            for first in range(0, len(members), ROWS):
-                some = members[first : first + ROWS]
-                replies |= zip(some, self._answer([queries[i] for i in some]), strict=True)
+        with one_thread(self.device):
+            for members in groups.values():
+                for first in range(0, len(members), ROWS):
+                    some = members[first : first + ROWS]
+                    replies |= zip(some, self._answer([queries[i] for i in some]), strict=True)
         return [replies[i] for i in range(len(queries))]
 
     @torch.inference_mode()

@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pac import distributed, optim
+from pac.blame import NonFiniteError, blame
 from pac.data import mixture as mixtures
-from pac.data.sampling import as_batch
 from pac.distributed import World
 from pac.envs import spec as task_spec
 from pac.evaluate import summarise
@@ -31,17 +31,12 @@ from pac.logs import Logs, make_console
 from pac.model import PAC
 from pac.model.pac import count_parameters
 from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
-from pac.objectives import Given, loss
 from pac.policy import Interface, Policy
 from pac.recipe import RunConfig
 from pac.rollout import jobs_of, rollout
 from pac.run import RunDirectory, keep_rule, read_metrics
 from pac.sections import interpolate, parse_duration
 from pac.update import Controls, TrainState, Update
-
-
-class NonFiniteError(ValueError):
-    """The loss or the gradient of an update was not finite."""
 
 
 class Run:
@@ -288,35 +283,7 @@ class Run:
         if stop:
             self.save()
             self._finish()
-            raise NonFiniteError(self.blame(int(self.update.first_refused)))
-
-    def blame(self, step: int) -> str:
-        """Which samples of a step's batch make the loss non-finite."""
-        draws, wrong = self.sampler.draw(step), self._wrong_rows(step)
-        lines = []
-        for i in wrong.nonzero()[:5, 0].tolist():
-            source = self.sampler.sources[draws.dataset[i]]
-            episode = source.locate(draws.window[i : i + 1]).episode[0]
-            lines.append(f"{source.config.name}: episode {episode}, window {draws.window[i]}")
-        where = "; ".join(lines) if lines else "no single sample: the sum or the gradient overflowed"
-        return (
-            f"Step {step}: expected a finite loss and gradient, found otherwise ({int(wrong.sum())} of {len(wrong)} "
-            f"windows): {where}. The update was refused and the state saved. Repair or drop these episodes, lower the "
-            "learning rate, or continue with machine.on_nonfinite=skip."
-        )
-
-    def _wrong_rows(self, step: int) -> Tensor:
-        """True for windows with an action, reward or loss that is not finite."""
-        tensors = {k: x.to(self.world.device) for k, x in self.sampler.gather(step).items()}
-        batch = as_batch(tensors, self.config.mixture.window)
-        sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
-        wrong = (~sound & batch.mask).any(1)
-        if not wrong.any():
-            given = Given(temperature=torch.ones((), device=self.world.device))  # else one window would spoil all
-            with torch.no_grad():
-                values = loss(self.state.model, self.state.target, batch, self.objective, None, given)[0]
-            wrong = ~values.view(len(wrong), -1).isfinite().all(1)
-        return wrong.cpu()
+            raise NonFiniteError(blame(self.sampler, self.state, self.objective, int(self.update.first_refused)))
 
     def _evaluate(self, logs: Logs) -> None:
         """Trials where they are due and were not made yet."""
