@@ -6,13 +6,15 @@ from pathlib import Path
 import pac
 
 LAYERS = [
-    {"bins", "config", "intervals", "resources", "types"},
+    {"bins", "config", "intervals", "resources", "sections", "types"},
     {"behaviours", "envs", "model"},
     {"objectives", "data"},
     {"distributed", "policy", "recipe", "rollout", "run"},
     {"collect", "demo", "evaluate", "logs", "optim", "scaling"},
-    {"update"},
+    {"ingredients", "update"},
+    {"blame"},
     {"train"},
+    {"launch"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

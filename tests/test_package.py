@@ -22,7 +22,7 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
     assert wheel.name.startswith(f"perceiver_actor_critic-{pac.__version__}-")
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"pac/py.typed", "pac/assets/tokenizer.model", "pac/recipes/paper/scaling.toml"}
-    assert expected | {"pac/recipes/paper/pretraining.toml"} <= names
+    assert expected | {"pac/recipes/paper/pretraining.toml", "pac/recipes/smoke.toml"} <= names
     sources = {f"pac/{path.relative_to(ROOT / 'src' / 'pac')}" for path in (ROOT / "src" / "pac").rglob("*.py")}
     assert sources <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -14,6 +14,12 @@ SHOWN = {"loss/total": "loss", "loss/imitation": "bc", "loss/improvement": "rl",
 QUIET_SECONDS = 10.0  # between lines where there is no terminal to draw on
 
 
+def make_console(quiet: bool = False) -> Console:
+    """On stderr; a file or a pipe has no width."""
+    console = Console(stderr=True, quiet=quiet)
+    return console if console.is_terminal else Console(stderr=True, width=160, quiet=quiet)
+
+
 class Logs:
     """Use as a context. `waiting()` times the wait for data, `tick` moves the line, `write` records metrics."""
 
@@ -26,10 +32,11 @@ class Logs:
         first_step: int,
         main: bool = True,
         wandb: str | None = None,
+        last: dict[str, Any] | None = None,
     ) -> None:
         self.directory, self.console, self.main, self.wandb = directory, console, main, wandb
         self.steps, self.first_step, self.step = steps, first_step, first_step
-        self.last: dict[str, Any] = {}
+        self.last = dict(last or {})  # the newest value of each metric, those before a resume too
         self._waited, self._began, self._spoke = 0.0, time.perf_counter(), 0.0
         self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
         self._first_update = self._began
@@ -51,7 +58,8 @@ class Logs:
             from torch.utils.tensorboard import SummaryWriter
 
             folder = str(self.directory.path / "tensorboard")
-            self._board = SummaryWriter(folder, purge_step=self.first_step or None)
+            # What was logged after the checkpoint that we go on from is logged again: readers forget the first time.
+            self._board = SummaryWriter(folder, purge_step=self.first_step + 1)
         self._remote = self._open_wandb() if self.main and self.wandb else None
         return self
 
@@ -104,15 +112,18 @@ class Logs:
         self._say(step, metrics, now)
 
     def _say(self, step: int, metrics: dict[str, float], now: float) -> None:
-        terms = " ".join(f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics)
+        parts = [f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics]
         speed = metrics.get("time/updates_per_second", 0.0)
-        tried = " ".join(f"{name} {value:.3g}" for name, value in metrics.items() if name.startswith("evaluation/"))
-        note = f"{terms} {tried} {speed:.1f}/s data {metrics.get('time/data_wait', 0):.0%}"
+        if speed:
+            parts.append(f"{speed:.1f}/s data {metrics['time/data_wait']:.0%}")
+        tried = {name.removeprefix("evaluation/"): x for name, x in metrics.items() if name.startswith("evaluation/")}
+        parts += [f"{name} {value:.3g}" for name, value in tried.items()]
+        note = " ".join(parts)
         self._progress.update(self._bar, note=note)
         if not self.console.is_terminal and (now - self._spoke > QUIET_SECONDS or step == self.steps or tried):
             self._spoke = now
-            left = (self.steps - step) / speed if speed else 0.0
-            self.console.print(f"step {step:,}/{self.steps:,} {note} ETA {left:.0f}s", highlight=False)
+            left = f" ETA {(self.steps - step) / speed:.0f}s" if speed else ""
+            self.console.print(f"step {step:,}/{self.steps:,} {note}{left}", highlight=False, soft_wrap=True)
 
     @property
     def seconds(self) -> float:

@@ -5,7 +5,8 @@ bounds and statistics, the instructions. It travels in the checkpoint's config.j
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from pac.data.text import Tokenizer
 from pac.model import PAC
 from pac.model.pretrained import load_config
 from pac.objectives import sample_actions
-from pac.types import Observation, Query, Reply
+from pac.types import Observation, Query, Reply, TaskSpec
 
 ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
 
@@ -37,6 +38,7 @@ class Robot:
     proprio_scale: tuple[float, ...]
     cameras: tuple[str, ...] = ()
     value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
+    told: bool = True  # it saw instructions in training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,14 @@ class Interface:
             texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
             scale = value_scales[config.name] * float(config.reward_scale)
             robots.append(
-                Robot(name=config.name, instructions=texts, cameras=source.cameras, value_scale=scale, **numbers)
+                Robot(
+                    name=config.name,
+                    instructions=texts,
+                    cameras=source.cameras,
+                    value_scale=scale,
+                    told=config.keep_text > 0,
+                    **numbers,
+                )
             )
         return cls(
             cameras=sampler.camera_slots,
@@ -80,24 +89,43 @@ class Interface:
             robots = tuple(Robot(**dict[str, Any](fields)) for fields in frozen)
             rest = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
             return cls(robots=robots, image_size=tuple(content["image_size"]), **rest)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{where}: expected what a policy needs to know of its training (robots, cameras, image_size), found "
                 f"it incomplete: {error}. Checkpoints of `pac train` have it."
             ) from error
 
-    def robot(self, query: Query) -> Robot:
-        """The dataset that a query's task is like: same sizes, and the same instruction if there are several."""
-        sizes = query.task.state_dim, len(query.task.action_low)
+    def robot(self, task: TaskSpec) -> Robot:
+        """The dataset that a task is like: same sizes, and the same instruction if there are several."""
+        sizes = task.state_dim, len(task.action_low)
         fits = [r for r in self.robots if (len(r.proprio_centre), len(r.action_low)) == sizes]
-        told = [r for r in fits if query.task.instruction in r.instructions]
         if not fits:
-            known = ", ".join(f"{r.name} ({len(r.proprio_centre)}, {len(r.action_low)})" for r in self.robots)
+            known = ", ".join(f"{r.name} {(len(r.proprio_centre), len(r.action_low))}" for r in self.robots)
             raise ValueError(
-                f"Task {query.task.name!r}: expected state and action sizes that the checkpoint was trained on "
-                f"({known}), found {sizes}. Train on data of this task, or choose another."
+                f"Task {task.name!r}: expected state and action sizes that the checkpoint was trained on ({known}), "
+                f"found {sizes}. Train on data of this task, or choose another."
+            )
+        told = [r for r in fits if task.instruction in r.instructions]
+        if not told and len({dataclasses.replace(r, name="", instructions=()) for r in fits}) > 1:
+            raise ValueError(
+                f"Task {task.name!r}: expected an instruction that the checkpoint was trained on, found "
+                f"{task.instruction!r}, and several datasets of its size, whose statistics differ: "
+                f"{', '.join(r.name for r in fits)}. Train on data of this task, or choose another."
             )
         return (told or fits)[0]
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, several threads would share a product's rows out, and a row round otherwise in another place."""
+    before = torch.get_num_threads()
+    if device.type == "cpu" and before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
 
 
 class Policy:
@@ -118,6 +146,8 @@ class Policy:
             raise ValueError(
                 f"Policy: expected best_of of at least 1, and 1 for a model without a Q head, found {best_of}."
             )
+        if sampling not in ("sample", "mode"):
+            raise ValueError(f"Policy: expected sampling 'sample' or 'mode', found {sampling!r}.")
         self.model, self.interface, self.name = model, interface, name
         self.sampling, self.best_of, self.values = sampling, best_of, values
         self.tokenizer = tokenizer or Tokenizer()
@@ -127,19 +157,20 @@ class Policy:
     def act(self, queries: Sequence[Query]) -> list[Reply]:
         groups: dict[Any, list[int]] = {}
         for i, query in enumerate(queries):
-            robot = self.interface.robot(query)
+            robot = self.interface.robot(query.task)
             groups.setdefault((robot.name, query.task.instruction), []).append(i)
         replies: dict[int, Reply] = {}
-        for members in groups.values():
-            for first in range(0, len(members), ROWS):
-                some = members[first : first + ROWS]
-                replies |= zip(some, self._answer([queries[i] for i in some]), strict=True)
+        with one_thread(self.device):
+            for members in groups.values():
+                for first in range(0, len(members), ROWS):
+                    some = members[first : first + ROWS]
+                    replies |= zip(some, self._answer([queries[i] for i in some]), strict=True)
         return [replies[i] for i in range(len(queries))]
 
     @torch.inference_mode()
     def _answer(self, queries: list[Query]) -> list[Reply]:
         """Queries of one robot and one instruction, padded to ROWS."""
-        robot, num_actions = self.interface.robot(queries[0]), len(queries[0].task.action_low)
+        robot, num_actions = self.interface.robot(queries[0].task), len(queries[0].task.action_low)
         rows = queries + [queries[-1]] * (ROWS - len(queries))
         encoded = self.model.encode(self._observe(rows, robot))
         logits = self.model.policy_logits(encoded, num_actions)
@@ -180,9 +211,9 @@ class Policy:
         return bins.mean(self.model.v_logits(encoded))[:, None] if self.model.config.v_head else None
 
     def _observe(self, queries: list[Query], robot: Robot) -> Observation:
-        state = np.stack([query.observation.get(STATE, np.zeros(0, np.float32)) for query in queries])
+        state = np.stack([self._state(query, len(robot.proprio_centre)) for query in queries])
         proprio = torch.from_numpy(state).to(self.device, torch.float32)
-        ids, mask = self.tokenizer.encode(queries[0].task.instruction)
+        ids, mask = self.tokenizer.encode(queries[0].task.instruction if robot.told else "")
         text = torch.from_numpy(ids[mask]).to(self.device).expand(len(queries), -1)
         fields: dict[str, Tensor] = {
             "proprio_centre": torch.tensor(robot.proprio_centre, device=self.device).expand_as(proprio),
@@ -202,6 +233,15 @@ class Policy:
             slots = torch.tensor([self.interface.cameras[name] for name in names], device=self.device)
             fields["camera_slots"] = slots.expand(len(queries), -1)
         return Observation.of(proprio, **fields)
+
+    def _state(self, query: Query, size: int) -> np.ndarray:
+        state = query.observation.get(STATE, np.zeros(0, np.float32))
+        if state.shape != (size,):
+            raise ValueError(
+                f"Task {query.task.name!r}: expected {STATE} of shape ({size},), found {state.shape}. Observe as the "
+                "training data did."
+            )
+        return np.asarray(state, np.float32)
 
     def _resize(self, pictures: Tensor) -> Tensor:
         size = tuple(self.interface.image_size)

@@ -10,7 +10,7 @@ RECIPES = next((path for path in (PACKAGE / "recipes", PACKAGE.parents[1] / "rec
 
 def find_recipe(name: str | Path) -> Path:
     """A file of the user's, or a recipe that ships with PAC: "paper/scaling" or "recipes/paper/scaling.toml"."""
-    if Path(name).exists():
+    if Path(name).is_file():
         return Path(name)
     short = str(name).removeprefix("recipes/").removesuffix(".toml")
     if (RECIPES / f"{short}.toml").is_file():

@@ -7,13 +7,19 @@ checkpoints/000100/              LeRobot's layout
     pretrained_model/            config.json, model.safetensors: all that PAC.from_pretrained needs
     training_state/              target network and optimiser as safetensors, training_step.json
     checksums.json               written last: a folder without it, or that does not match it, is not a checkpoint
+checkpoints/000090.damaged/      one that was found damaged by a resume, and passed over
 checkpoints/last                 link to the newest
+collected/                       data that the recipe made for itself
 summary.json                     at the end
 """
 
+import contextlib
+import fcntl
 import json
+import math
 import os
 import shutil
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +28,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-CHECKSUMS = "checksums.json"
+CHECKSUMS, CONFIG, LOCK, COLLECTED = "checksums.json", "config.json", ".lock", "collected"
+REPLACED = ".replaced-"  # a checkpoint that a new one of the same step is about to replace
+NEEDED = ("pretrained_model/config.json", "pretrained_model/model.safetensors", "training_state/training_step.json")
 
 
 class RunDirectory:
@@ -37,24 +45,78 @@ class RunDirectory:
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
         """Make the folder; refuse one that holds a run unless told what to do with it."""
-        used = self.path.is_dir() and any(self.path.iterdir())
         if resume and overwrite:
             raise ValueError("Expected --resume or --overwrite, found both.")
-        if resume and not (self.path / "config.json").exists():
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path}: expected a folder for the run, found a file. Choose another --out.")
+        used = self.path.is_dir() and any(not self._left_over(path) for path in self.path.iterdir())
+        if resume and not self.is_run() and (used or not self.path.is_dir() or not any(self.path.iterdir())):
             raise ValueError(f"{self.path}: expected a run to resume, found none. Leave out --resume to start one.")
         if used and not (resume or overwrite):
             raise ValueError(
                 f"{self.path}: expected a new or empty folder, found one that is in use. Continue that run with "
                 "--resume, replace it with --overwrite, or choose another --out."
             )
-        if overwrite and used:
-            if not (self.path / "config.json").exists():
-                raise ValueError(
-                    f"{self.path}: expected an earlier run to overwrite, found other files. Choose another --out."
-                )
-            shutil.rmtree(self.path)
-        self.checkpoints_path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.checkpoints_path.glob(".*"):  # of a killed writer
+        if used and overwrite and not self.is_run():
+            raise ValueError(
+                f"{self.path}: expected an earlier run to overwrite, found other files. Choose another --out."
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock()
+        if overwrite:
+            self._clear()
+        self.checkpoints_path.mkdir(exist_ok=True)
+        self._tidy()
+
+    def is_run(self) -> bool:
+        """Whether there is a run's config.json, not some other program's."""
+        try:
+            content = json.loads((self.path / CONFIG).read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(content, dict) and {"config", "model", "steps"} <= content.keys()
+
+    def _left_over(self, path: Path) -> bool:
+        """Of a run that ended before its config.json: to begin there again is safe."""
+        nothing = path.name == "checkpoints" and path.is_dir() and not any(self._folders())
+        return nothing or path.name in (LOCK, f".{CONFIG}.writing", COLLECTED)
+
+    def _lock(self) -> None:
+        """Two processes in one folder would ruin it. The lock ends with the process, however that ends."""
+        descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT)
+        weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"{self.path}: expected to be alone here, found another process training into it. Wait for it to end, "
+                "or choose another --out."
+            ) from error
+        except OSError:  # some network file systems have no locks
+            pass
+
+    def abandon(self) -> None:
+        """Leave no trace of a run that could not begin; what was collected stays for the next try."""
+        if not (self.path / CONFIG).exists():
+            (self.path / LOCK).unlink(missing_ok=True)
+            for folder in (self.checkpoints_path, self.path):
+                with contextlib.suppress(OSError):  # not empty
+                    folder.rmdir()
+
+    def _clear(self) -> None:
+        """Remove what a run writes and nothing else; config.json last, so that a kill meanwhile leaves a run."""
+        for name in ("checkpoints", "tensorboard", COLLECTED):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("metrics.jsonl", "summary.json", CONFIG):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _tidy(self) -> None:
+        """Finish or remove what a killed writer left."""
+        for old in self.checkpoints_path.glob(f"{REPLACED}*"):
+            place = self.checkpoints_path / old.name.removeprefix(REPLACED)
+            if not place.exists():
+                old.rename(place)
+        for leftover in self.checkpoints_path.glob(".*"):
             shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
 
     def write_json(self, name: str, content: Any) -> None:
@@ -63,8 +125,10 @@ class RunDirectory:
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def append_metrics(self, row: dict[str, Any]) -> None:
+        """One line; JSON has no NaN, so what is not finite is null."""
+        plain = {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in row.items()}
         with self.metrics_path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(plain) + "\n")
 
     def metrics_size(self) -> int:
         return self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
@@ -107,31 +171,42 @@ class RunDirectory:
         try:
             write()
             seal(temporary)
-            if final.exists():  # damaged, or of before a resume
-                shutil.rmtree(final)
+            replaced = self.checkpoints_path / f"{REPLACED}{final.name}"
+            if final.exists():  # of before a resume: if we are killed between the two renames, `open` takes it back
+                os.replace(final, replaced)
             os.replace(temporary, final)
+            shutil.rmtree(replaced, ignore_errors=True)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync(self.checkpoints_path)
-        link = self.checkpoints_path / ".last"
-        link.unlink(missing_ok=True)
-        link.symlink_to(final.name)
-        os.replace(link, self.checkpoints_path / "last")
+        self._link(final)
         steps = sorted(int(path.name) for path in self._folders())
         for old in set(steps) - keep(steps):
             shutil.rmtree(self.checkpoints_path / f"{old:06d}")
+
+    def _link(self, folder: Path) -> None:
+        link = self.checkpoints_path / ".last"
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.name)
+        os.replace(link, self.checkpoints_path / "last")
 
     def _temporary(self, step: int) -> Path:
         return self.checkpoints_path / f".{step:06d}"
 
     def newest(self, say: Callable[[str], None]) -> Path | None:
-        """The newest checkpoint that is whole; says which it had to pass over."""
+        """The newest checkpoint that is whole. Damaged ones are renamed out of the way, and named."""
         for path in sorted(self._folders(), key=lambda path: int(path.name), reverse=True):
             problem = damage(path)
             if problem is None:
+                self._link(path)
                 return path
-            say(f"{path} is damaged ({problem}): going back to the checkpoint before it.")
+            aside = path.with_name(f"{path.name}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            say(f"{path} is damaged ({problem}) and now called {aside.name}: going back to the checkpoint before it.")
+        with contextlib.suppress(FileNotFoundError):
+            (self.checkpoints_path / "last").unlink()
         return None
 
     def _folders(self) -> Iterator[Path]:
@@ -160,14 +235,16 @@ def seal(folder: Path) -> None:
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint; None if it is whole."""
     try:
-        sums = json.loads((folder / CHECKSUMS).read_text())
-    except (OSError, ValueError):
+        sums = {str(k): (v["bytes"], v["crc32"]) for k, v in json.loads((folder / CHECKSUMS).read_text()).items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"no readable {CHECKSUMS}"
+    for name in [name for name in NEEDED if name not in sums]:
+        return f"{name} is not in {CHECKSUMS}"
     for name, wanted in sums.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if path.stat().st_size != wanted["bytes"] or checksum(path) != wanted["crc32"]:
+        if (path.stat().st_size, checksum(path)) != wanted:
             return f"{name} does not match its checksum"
     return None
 
@@ -200,5 +277,6 @@ def sync(path: Path) -> None:
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl; a last line that is still being written is left out."""
-    lines = (Path(path) / "metrics.jsonl").read_text().splitlines(keepends=True)
+    file = Path(path) / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]

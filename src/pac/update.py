@@ -8,7 +8,7 @@ computed that does not count.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from pac.model import PAC
 from pac.model.perceiver import Block
 from pac.objectives import Given, loss
 from pac.optim import copy_weights, optimizer_tensors, set_learning_rate
-from pac.recipe import MachineConfig
+from pac.sections import MachineConfig
 from pac.types import Batch
 
 WARM_UP = 3  # eager updates of a shape before it is captured
@@ -58,30 +58,30 @@ class Controls:
     temperature: float | None = None
 
 
-@dataclass(kw_only=True)
 class Tally:
     """Sums of metrics since they were last read, kept on the device: reading them waits for it. What processes add are
     their shares of a metric; a reading adds these up, so that nothing is sent for metrics in between.
     """
 
-    world: World
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    count: int = 0
+    def __init__(self, world: World) -> None:
+        self.world, self.sums = world, dict[str, Tensor]()
+        self.count = torch.zeros((), device=world.device)
 
-    def add(self, metrics: dict[str, Tensor]) -> None:
+    def add(self, metrics: dict[str, Tensor], bad: Tensor) -> None:
+        """The metrics of an update; those of one that was refused say nothing and are left out."""
         for name, value in metrics.items():
             if name not in self.sums:
                 self.sums[name] = torch.zeros_like(value, dtype=torch.float32)
-            self.sums[name] += value
+            self.sums[name] += torch.where(bad > 0, torch.zeros_like(value), value)
+        self.count += 1 - bad
 
     def read(self) -> dict[str, float]:
         """Means since the last reading; all processes read at the same steps."""
-        if not self.count:
+        if not self.sums or not self.count:
             return {}
         values = self.world.sum(torch.stack(list(self.sums.values()))).div(self.count).tolist()
-        for total in self.sums.values():
+        for total in (*self.sums.values(), self.count):
             total.zero_()
-        self.count = 0
         return dict(zip(self.sums, values, strict=True))
 
 
@@ -104,7 +104,7 @@ class Update:
         self.state, self.objective, self.machine, self.world = state, objective, machine, world
         self.window, self.batch_size, self.clip_norm, self.seed = window, batch_size, clip_norm, seed
         self.proprio_noise = proprio_noise
-        self.tally, on_gpu = Tally(world=world), world.device.type == "cuda"
+        self.tally, on_gpu = Tally(world), world.device.type == "cuda"
         self.parameters = [p for p in state.model.parameters() if p.requires_grad]
         self.dtype = compute_dtype(machine, world.device)
         self.use_graphs = on_gpu and world.size == 1 and machine.graphs != "off"
@@ -139,10 +139,13 @@ class Update:
         else:
             self._run(tensors, used)
         self.state.step += 1
-        self.tally.count += 1
 
     def _run(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
         batch = as_batch(tensors, self.window)
+        bad = self._unsound(batch)
+        if bad.device.type == "cpu" and bad:  # the loss would raise
+            self._refuse(bad)
+            return
         given = self._given(batch, tensors["row"], used)
         if self.proprio_noise:
             batch = self._blur(batch, tensors["row"])
@@ -168,8 +171,16 @@ class Update:
             metrics = {name: metrics.get(name, 0) + value * weight for name, value in measured.items()}
         rest(self.state.target)
         norm = self._clip()
-        self._step(self.world.sum(total), norm)
-        self.tally.add(metrics | {"loss/total": total, "optim/gradient_norm": norm / self.world.size})
+        finite = torch.isfinite(self.world.sum(total)) & torch.isfinite(norm)
+        bad = torch.maximum(bad, (~finite).float())
+        self._step(bad)
+        self.tally.add(metrics | {"loss/total": total, "optim/gradient_norm": norm / self.world.size}, bad)
+
+    def _unsound(self, batch: Batch) -> Tensor:
+        """1 if a real action or reward of any process is not finite: an action would become some bin in silence."""
+        action = batch.action.isfinite() | ~batch.action_mask | ~batch.mask[..., None]
+        reward = batch.reward.isfinite() | ~batch.mask
+        return self.world.sum((~(action.all() & reward.all())).float()).clamp(max=1)
 
     def _clip(self) -> Tensor:
         """The norm of the whole gradient, which is clipped if there is a limit."""
@@ -178,18 +189,32 @@ class Update:
             clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
         return norm
 
-    def _step(self, total: Tensor, norm: Tensor) -> None:
-        """The optimiser's step, refused if the loss or the gradient is not finite; on the GPU it decides that there."""
-        bad = (~(torch.isfinite(total) & torch.isfinite(norm))).float()
-        self.first_refused.copy_(
-            torch.where((bad > 0) & (self.first_refused < 0), self._values["step"], self.first_refused)
-        )
-        self.refused += bad
+    def _step(self, bad: Tensor) -> None:
+        """The optimiser's step, unless something was not finite; on the GPU it decides that there."""
+        self._refuse(bad)
         if self.world.device.type == "cuda":
             self.state.optimizer.found_inf = bad  # type: ignore[attr-defined]
             self.state.optimizer.step()
         elif not bad:
             self.state.optimizer.step()
+
+    def _refuse(self, bad: Tensor) -> None:
+        """Count an update that is refused."""
+        self.first_refused.copy_(
+            torch.where((bad > 0) & (self.first_refused < 0), self._values["step"], self.first_refused)
+        )
+        self.refused += bad
+
+    def counters(self) -> dict[str, Any]:
+        """What `restore` needs so that metrics go on as if nothing had happened; all processes ask."""
+        sums = {name: float(self.world.sum(total)) for name, total in self.tally.sums.items()}
+        return {"sums": sums, "count": float(self.tally.count), "refused": float(self.refused)}
+
+    def restore(self, counters: dict[str, Any]) -> None:
+        share = float(self.world.is_main)  # the sums are over processes: one of them takes them on
+        self.tally.sums = {k: torch.tensor(x * share, device=self.world.device) for k, x in counters["sums"].items()}
+        self.tally.count.fill_(counters["count"])
+        self.refused.fill_(counters["refused"])
 
     def _given(self, batch: Batch, row: Tensor, used: frozenset[str]) -> Given:
         """Noise for every window of the whole batch; this process takes its rows. So it is the same on any number."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pac.config import ModelConfig, override
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+HEADS = ("q", "v", "behaviour")  # what an objective may need and another leave out, as the model names them
 
 
 def pretrained_folder(path: str | Path) -> Path:
@@ -37,19 +38,25 @@ def load_config(path: str | Path) -> dict[str, Any]:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
         required: dict[str, Any] = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
         return content | {"model": override(ModelConfig(**required), fields)}
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Weights into a model that has them all; heads that the file has and the model lacks are left out."""
+def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False) -> list[str]:
+    """Weights into a model that has them all; heads that the file has and the model lacks are left out.
+
+    With `new_heads` it may be the other way round too: heads that the file lacks stay as they are, and are returned.
+    """
     file = pretrained_folder(path) / WEIGHTS
     try:
         found = load_file(file)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
+    has = {name.partition(".")[0] for name in found}
     wanted = model.state_dict()
-    for name, tensor in wanted.items():
+    fresh = {name.partition(".")[0] for name in wanted} & set(HEADS) - has if new_heads else set()
+    taken = {name: tensor for name, tensor in wanted.items() if name.partition(".")[0] not in fresh}
+    for name, tensor in taken.items():
         if name not in found:
             raise ValueError(f"{file}: expected weights {name!r}, found none. The checkpoint is of another model.")
         if found[name].shape != tensor.shape:
@@ -58,8 +65,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
                 "checkpoint is of another model."
             )
     with torch.no_grad():
-        for name, tensor in wanted.items():
+        for name, tensor in taken.items():
             tensor.copy_(found[name])
+    return sorted(fresh)
 
 
 def save_pretrained(model: nn.Module, path: str | Path, config: ModelConfig, extra: dict[str, Any]) -> None:

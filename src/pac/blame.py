@@ -1,0 +1,50 @@
+"""Which data an update was refused for: the loss or the gradient of its batch was not finite."""
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pac.config import ObjectiveConfig
+from pac.data.sampling import Sampler, as_batch
+from pac.distributed import World
+from pac.objectives import Given, loss
+from pac.update import TrainState
+
+MOST_NAMED = 5
+
+
+class NonFiniteError(ValueError):
+    """The loss or the gradient of an update was not finite."""
+
+
+def blame(sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int, world: World) -> str:
+    """What to tell the user about a step's batch: dataset and episode of the samples that are to blame."""
+    draws, wrong = sampler.draw(step), wrong_rows(sampler, state, objective, step)
+    lines = []
+    for i in wrong.nonzero()[:MOST_NAMED, 0].tolist():
+        source = sampler.sources[draws.dataset[i]]
+        episode = source.locate(draws.window[i : i + 1]).episode[0]
+        lines.append(f"{source.config.name}: episode {episode}, window {draws.window[i]}")
+    found = world.collect((int(wrong.sum()), len(wrong), lines))
+    num_wrong, num_windows = sum(part[0] for part in found), sum(part[1] for part in found)
+    lines = [line for _, _, some in found for line in some][:MOST_NAMED]
+    where = "; ".join(lines) if lines else "no single sample: the sum or the gradient overflowed"
+    return (
+        f"Step {step}: expected a finite loss and gradient, found otherwise ({num_wrong} of {num_windows} "
+        f"windows): {where}. The update was refused and the state saved. Repair or drop these episodes, lower the "
+        "learning rate, or continue with machine.on_nonfinite=skip."
+    )
+
+
+def wrong_rows(sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int) -> Bool[Tensor, " batch"]:
+    """True for windows with an action, reward or loss that is not finite."""
+    device = next(state.model.parameters()).device
+    batch = as_batch({k: x.to(device) for k, x in sampler.gather(step).items()}, sampler.mixture.window)
+    sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
+    wrong = (~sound & batch.mask).any(1)
+    if not wrong.any():
+        given = Given(temperature=torch.ones((), device=device))  # one that follows the batch would spoil all rows
+        with torch.no_grad():
+            values = loss(state.model, state.target, batch, objective, None, given)[0]
+        wrong = ~values.view(len(wrong), -1).isfinite().all(1)
+    return wrong.cpu()

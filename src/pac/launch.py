@@ -1,0 +1,124 @@
+"""`pac train`: a recipe and a folder -> a run; or the run in that folder, continued."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pac import distributed
+from pac.data import mixture as mixtures
+from pac.distributed import World
+from pac.ingredients import choose_device, collect_data
+from pac.logs import make_console
+from pac.model.pac import count_parameters
+from pac.recipe import RunConfig, load_recipe
+from pac.run import COLLECTED, CONFIG, RunDirectory
+from pac.train import Run
+
+# What may differ when a run is resumed; all else would make it another run under the name of the first.
+CHANGEABLE = ("length", "checkpoint", "evaluation", "machine")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "train", help="train a policy and a critic on a mixture", description=__doc__
+    )
+    parser.add_argument("recipe", help="recipe in TOML, or one that ships with PAC, such as smoke")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the recipe's, dotted")
+    parser.add_argument("--out", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    parser.add_argument("--start", help="checkpoint to fine-tune from: its weights, and nothing else of it")
+    parser.set_defaults(run=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    overrides = [*args.overrides, *([f"start={json.dumps(args.start)}"] if args.start else [])]
+    with distributed.one_voice():
+        config = load_recipe(args.recipe, overrides, collected=args.out / COLLECTED)
+        with distributed.world(choose_device(config.machine.device)) as world:
+            try:
+                return _train(config, args, world)
+            except torch.OutOfMemoryError as error:
+                raise ValueError(
+                    f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise "
+                    "machine.accumulate, or set machine.recompute=true; continue with --resume."
+                ) from error
+            except OSError as error:
+                raise ValueError(
+                    f"{args.out}: expected to read the data and write the run, found {error}. Free some space or "
+                    "repair the disk, then continue with --resume."
+                ) from error
+
+
+def _train(config: RunConfig, args: argparse.Namespace, world: World) -> int:
+    run = _prepare(config, args, world)
+    resumed = args.resume and run.resume()
+    if resumed and run.finished:
+        run.console.print(f"{args.out} is finished: {run.state.step:,} steps. A longer `length` would go on from here.")
+        return 0
+    if world.is_main:
+        run.directory.write_json(CONFIG, run.describe())
+        mixtures.print_plan(run.plan, run.console)
+        begun = f"from step {run.state.step:,} " if resumed else ""
+        run.console.print(
+            f"{config.method}, size {run.size}, {count_parameters(run.state.target) / 1e6:.2f}M parameters, "
+            f"{run.steps:,} steps {begun}on {world.device} x {world.size}, target every {run.target_period} -> "
+            f"{args.out}"
+        )
+    run.train()
+    if run.interrupted is not None:
+        run.console.print(f"Stopped at step {run.state.step:,}; everything is saved. Continue with --resume.")
+        return 128 + run.interrupted
+    return 0
+
+
+def _prepare(config: RunConfig, args: argparse.Namespace, world: World) -> Run:
+    """Open the folder, make its data if the recipe says so, and build the run."""
+    directory = RunDirectory(args.out)
+    world.on_main(lambda: directory.open(resume=args.resume, overwrite=args.overwrite))
+    try:
+        world.on_main(lambda: collect_data(config, directory.path / COLLECTED, make_console()))
+        run = Run(config, directory, world)
+        world.on_main(run.check_disk)
+    except BaseException:
+        if world.is_main:
+            directory.abandon()
+        raise
+    if args.resume and (directory.path / CONFIG).exists():
+        world.on_main(lambda: _compare(json.loads((directory.path / CONFIG).read_text()), run))
+    return run
+
+
+def _compare(before: dict[str, Any], run: Run) -> None:
+    """Raise if this is not the run that was begun; say what is changed of what may be."""
+    now = json.loads(json.dumps(run.describe(), default=str))
+    for name, old, new in _differences(before["config"], now["config"]):
+        text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"
+        if name.split(".")[0] not in CHANGEABLE:
+            raise ValueError(
+                f"{run.directory.path}: expected the settings that the run was begun with, found {text}. Resume with "
+                "the same recipe and overrides, or fine-tune into another folder with --start."
+            )
+        run.console.print(f"[bold]Going on with another {text}.")
+    for name, old, new in _differences(before["mixture"], now["mixture"]):
+        raise ValueError(
+            f"{run.directory.path}: expected the data that the run was begun with, found mixture {name}: {old} before, "
+            f"{new} now. Restore it, or fine-tune into another folder with --start."
+        )
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two nested structures differ; paths are left out, since folders may move."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if key != "path":
+                yield from _differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, pair in enumerate(zip(old, new, strict=True)):
+            yield from _differences(*pair, f"{name}.{i}")
+    elif old != new:
+        yield name, old, new

@@ -1,0 +1,191 @@
+"""The sections of a recipe: frozen dataclasses that are checked when made; and durations and schedules, which they use.
+
+`pac.recipe` puts them together. docs/training.md has a table of their keys, which a test holds against this file.
+"""
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from pac.config import check_types
+
+Schedule = tuple[tuple[float, float], ...]  # (step, value), ascending
+
+DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kMG]?)\s*(steps?|epochs?|flops?)\s*")
+FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig:
+    """AdamW with warm-up and cosine decay."""
+
+    peak_rate: float | None = None  # None: the paper's for the model's size
+    initial_rate: float | None = None  # where warm-up begins; None: the paper's
+    final_share: float = 0.1  # last rate over peak
+    decay: Literal["cosine", "constant"] = "cosine"
+    warmup: str = "auto"  # a duration; auto: a twentieth of the run, at most the paper's 15k steps
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 1e-3
+    # None: no clipping. Adam bounds a step by itself, and the norms of our gradients lie far above 1: clipping there
+    # slows the critic, whose rewards are in few batches (docs/log.md).
+    clip_norm: float | None = None
+    target_period: int | None = None  # updates between copies to the target network; None: 1/200 of the run, 10 to 100
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("peak_rate", "clip_norm", "target_period"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"optimiser.{name}: expected a positive number, found {value}.")
+        for name in ("initial_rate", "weight_decay"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"optimiser.{name}: expected a number of 0 or more, found {getattr(self, name)}.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optimiser.{name}: expected a number in [0, 1), found {getattr(self, name)}.")
+        if not 0 <= self.final_share <= 1:
+            raise ValueError(f"optimiser.final_share: expected a share in [0, 1], found {self.final_share}.")
+        if self.warmup != "auto":
+            check_duration(self.warmup, "optimiser.warmup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When to save, and what to keep."""
+
+    every: str = "1k steps"
+    keep_last: int = 2
+    keep_every: str | None = None  # also keep one each so often, for good; a multiple of `every`
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_duration(self.every, "checkpoint.every")
+        if self.keep_every is not None:
+            check_duration(self.keep_every, "checkpoint.keep_every")
+        if self.keep_last < 1:
+            raise ValueError(f"checkpoint.keep_last: expected at least 1, found {self.keep_last}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Trials during training; none without tasks."""
+
+    tasks: tuple[str, ...] = ()
+    every: str | None = None  # a duration; None: at the end only
+    trials: int = 20  # a task
+    workers: int = 2  # processes; 0: none beside the run's own
+    max_steps: int | None = None  # of an episode, instead of the task's own
+    stop_at_success: bool = False
+    sampling: Literal["sample", "mode"] = "sample"
+    seed: int = 10_000  # of the initial states: those of training data are others
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.every is not None:
+            check_duration(self.every, "evaluation.every")
+        for name, least in (("trials", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"evaluation.{name}: expected {least} or more, found {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectConfig:
+    """Data that a recipe makes for itself, once, in the run's folder; `{collected}` in a dataset's path is where."""
+
+    tasks: tuple[str, ...]
+    behaviour: str  # as for `pac collect --behaviour`
+    episodes: int = 100  # of each task
+    max_steps: int | None = None  # of an episode, instead of the task's own
+    seed: int = 0
+    workers: int = 0  # processes; 0: none beside the run's own
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.tasks:
+            raise ValueError("collect.tasks: expected at least one task, found none. `pac tasks` lists them.")
+        for name, least in (("episodes", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"collect.{name}: expected {least} or more, found {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineConfig:
+    """How the run uses its machine. None of it changes what is computed, beyond the precision of sums."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 products on a GPU
+    compile: bool = False  # torch.compile the loss: pays off on a GPU from a few thousand updates on
+    graphs: Literal["auto", "on", "off"] = "auto"  # whole-update CUDA graphs; auto: on a GPU, without sharding
+    accumulate: int = 1  # micro-batches an update
+    recompute: bool = False  # activation checkpointing: less memory, a third more work
+    data: Literal["auto", "resident", "stream"] = "auto"  # auto: on the GPU if it takes less than a third of it
+    workers: int = 2  # threads that prepare streamed batches
+    log_every: int = 50  # steps
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # after an update that was refused
+    wandb: str | None = None  # Weights & Biases project to log to as well
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name, least in (("accumulate", 1), ("log_every", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"machine.{name}: expected {least} or more, found {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules:
+    """Values that change during the run, for all datasets alike. None: as the datasets and the objective say."""
+
+    imitation_weight: Schedule | None = None  # alpha
+    critic_weight: Schedule | None = None  # beta
+    temperature: Schedule | None = None  # eta
+    learning_rate: Schedule | None = None  # in place of warm-up and decay
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in dataclasses.fields(self)):
+            points = getattr(self, name)
+            if points is None:
+                continue
+            if not (points and all(a[0] < b[0] for a, b in pairwise(points))):
+                raise ValueError(
+                    f"schedules.{name}: expected points [step, value] with ascending steps, found {points}."
+                )
+            low = 1e-12 if name == "temperature" else 0.0
+            high = 1.0 if name == "imitation_weight" else 1e12
+            for _, value in points:
+                if not low <= value <= high:
+                    raise ValueError(f"schedules.{name}: expected values in [{low:g}, {high:g}], found {value}.")
+
+
+def parse_duration(text: str, *, epoch_steps: int, update_flops: float) -> int:
+    """`"200k steps"`, `"3 epochs"` or `"1e19 flops"` -> steps."""
+    match = DURATION.fullmatch(text) if isinstance(text, str) else None
+    amount = float(match[1]) * FACTORS[match[2]] if match else 0.0
+    if not match or not 0 < amount < math.inf:
+        raise ValueError(f"expected a duration such as '200k steps', '3 epochs' or '1e19 flops', found {text!r}.")
+    unit = match[3].rstrip("s")
+    steps = amount * {"step": 1, "epoch": epoch_steps, "flop": 1 / update_flops}[unit]
+    if steps < 1 and unit == "step":
+        raise ValueError(f"expected a duration of at least one step, found {text!r}.")
+    return max(1, round(steps))
+
+
+def check_duration(text: str, where: str) -> None:
+    """Raise, naming the key, unless it is a duration."""
+    try:
+        parse_duration(text, epoch_steps=1, update_flops=1.0)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def interpolate(points: Schedule, step: int) -> float:
+    """The value of a schedule: straight lines between its points, constant before and after them."""
+    for (left, a), (right, b) in pairwise(points):
+        if step < right:
+            return a if step <= left else a + (b - a) * (step - left) / (right - left)
+    return points[-1][1]

@@ -1,0 +1,123 @@
+"""What a run says: metrics.jsonl and TensorBoard agree, after a resume too; names are flat and documented."""
+
+import io
+import json
+import re
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from runs import config, start, write_dataset
+
+from pac.logs import Logs
+from pac.run import RunDirectory, read_metrics
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def board(folder: Path) -> dict[str, dict[int, float]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(folder))
+        events.Reload()
+    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    names = {name for row in rows for name in row} - {"step"}
+    return {name: {row["step"]: row[name] for row in rows if name in row} for name in names}
+
+
+def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
+    """The last checkpoint before the stop is of step 8, that of step 9 is lost: what came after 8 is logged again."""
+    write_dataset(tmp_path / "data" / "arm")
+    run = start(config(tmp_path / "data", machine={"log_every": 2}), tmp_path / "run")
+    run.steps = 10
+    run.train()
+    (tmp_path / "run" / "checkpoints" / "000010" / "checksums.json").unlink()
+    again = start(config(tmp_path / "data", machine={"log_every": 2}), tmp_path / "run", resume=True)
+    assert again.state.step == 8
+    again.train()
+    expected, found = columns(read_metrics(tmp_path / "run")), board(tmp_path / "run" / "tensorboard")
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert list(values) == [2, 4, 6, 8, 10, 12]
+        assert found[name] == pytest.approx(values, rel=1e-6), name
+
+
+def test_names_are_flat_and_documented(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    text = (DOCS / "training.md").read_text()
+    for method in ("bc", "pac", "pac+v"):
+        run = start(config(tmp_path / "data", objective={"method": method}, length="3 steps"), tmp_path / method)
+        run.train()
+        (row,) = read_metrics(tmp_path / method)
+        assert row.pop("step") == 3
+        for name, value in row.items():
+            assert isinstance(value, int | float)
+            assert re.fullmatch(r"[a-z]+/[a-z_]+", name)
+            assert f"`{name}`" in text, f"{name} is not in docs/training.md"
+
+
+def test_the_summary(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    run = start(config(tmp_path / "data"), tmp_path / "run")
+    run.train()
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert found["steps"] == 12
+    assert found["parameters"] == sum(p.numel() for p in run.state.model.parameters())
+    assert found["flops"] == 12 * found["update_flops"]
+    assert found["method"] == "pac"
+    last = {k: v for k, v in read_metrics(tmp_path / "run")[-1].items() if k != "step" and not k.startswith("time/")}
+    assert found["last"] == last
+    assert {"torch", "pac", "python"} <= found["versions"].keys()
+    assert f"`{'`, `'.join(found)}`" in (DOCS / "training.md").read_text()
+
+
+def test_the_line(tmp_path: Path) -> None:
+    """On a terminal it is drawn in place; elsewhere a line now and then."""
+    for terminal in (True, False):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=200)
+        with Logs(RunDirectory(tmp_path), console, steps=100, first_step=0) as logs:
+            logs.tick(50)
+            logs.write(50, {"loss/total": 1.25, "loss/imitation": 0.5})
+            logs.write(50, {"evaluation/all/success": 0.5})
+        shown = text.getvalue()
+        for part in ("loss 1.250", "bc 0.500", "/s data 0%", "50/100", "all/success 0.5"):
+            assert terminal or part in shown
+        assert ("\x1b[" in shown) == terminal
+        assert "50/100" in shown
+
+
+def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is not needed for this: what we call of it stands in."""
+    calls: list[Any] = []
+
+    class Remote:
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            calls.append((step, metrics))
+
+        def finish(self) -> None:
+            calls.append("finish")
+
+    module = types.ModuleType("wandb")
+    module.__spec__ = __import__("importlib.machinery", fromlist=["x"]).ModuleSpec("wandb", None)
+    module.init = lambda **given: (calls.append(given), Remote())[1]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    write_dataset(tmp_path / "data" / "arm")
+    start(config(tmp_path / "data", machine={"wandb": "mine", "log_every": 6}), tmp_path / "run").train()
+    opened, *rows, end = calls
+    assert (opened["project"], opened["name"], end) == ("mine", "run", "finish")
+    assert [step for step, _ in rows] == [6, 12]
+    assert "loss/total" in rows[0][1]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    logs = Logs(RunDirectory(tmp_path / "other"), Console(file=io.StringIO()), steps=1, first_step=0, wandb="mine")
+    with pytest.raises(ValueError, match="pip install wandb"):
+        logs.__enter__()

@@ -1,0 +1,237 @@
+"""A checkpoint acts on what it was trained on: the same inputs, and answers that depend on their query alone."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import config, start, write_dataset
+from torch import Tensor
+
+from pac.config import model_config
+from pac.model import PAC
+from pac.policy import Interface, Policy, Robot, load
+from pac.train import Run
+from pac.types import Query, TaskSpec
+
+MIX = {"image_size": [8, 9], "defaults": {"imitation_weight": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two robots: one with two cameras and asymmetric bounds, one with none; weights that are not almost flat."""
+    folder = tmp_path_factory.mktemp("policy")
+    write_dataset(folder / "data" / "arm", cameras=2, instruction="lift the red cube")
+    write_dataset(folder / "data" / "leg", dims=5, low=(-2.0,), high=(0.5,), instruction="walk", reward=4.0, seed=1)
+    made = start(config(folder / "data", mixture=MIX, length="4 steps"), folder / "run")
+    sharpen(made)
+    made.train()
+    return made
+
+
+def sharpen(run: Run) -> None:
+    with torch.no_grad():
+        for name, parameter in run.state.model.named_parameters():
+            if "head.weight" in name:
+                parameter.normal_()
+
+
+def task(run: Run, index: int = 0, **changes: Any) -> TaskSpec:
+    robot = run.interface.robots[index]
+    fields: dict[str, Any] = {
+        "name": "lab/task",
+        "instruction": robot.instructions[0],
+        "state_dim": len(robot.proprio_centre),
+        "action_low": robot.action_low,
+        "action_high": robot.action_high,
+        "max_steps": 9,
+        "has_success": False,
+    }
+    return TaskSpec(**(fields | changes))
+
+
+def queries(run: Run, index: int = 0, count: int = 40, **changes: Any) -> list[Query]:
+    """What the dataset holds, asked again row by row."""
+    data = run.sampler.sources[index].dataset
+    names = [name for name in data.arrays if name.startswith("observation.")]
+    total = len(data.arrays["observation.state"])
+    rows = [i % total for i in range(count)]
+    spec = task(run, index, **changes)
+    return [
+        Query(task=spec, observation={n: np.array(data.arrays[n][row]) for n in names}, seed=7 + i % 5, step=i)
+        for i, row in enumerate(rows)
+    ]
+
+
+def watch_logits(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    seen: list[Tensor] = []
+    compute = policy.model.policy_logits
+
+    def watched(*args: Any) -> Tensor:
+        seen.append(compute(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(policy.model, "policy_logits", watched)
+    return seen
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_inputs_are_those_of_training(run: Run, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    """The sampler's batches through the model, and the same rows of the store through the policy: the same logits."""
+    policy = load(run.directory.path)
+    source, seen = run.sampler.sources[index], watch_logits(policy, monkeypatch)
+    compared = 0
+    for step in range(3):
+        draws, batch = run.sampler.draw(step), run.sampler.batch(step)
+        places = np.flatnonzero(draws.dataset == index)
+        if not len(places):
+            continue
+        with torch.no_grad():
+            encoded = run.state.model.encode(batch.observation[:, 0])
+            expected = run.state.model.policy_logits(encoded)
+        rows = source.locate(draws.window[places]).rows[:, 0]
+        names = [name for name in source.dataset.arrays if name.startswith("observation.")]
+        spec = task(run, index)
+        asked = [
+            Query(task=spec, observation={n: np.array(source.dataset.arrays[n][r]) for n in names}, seed=0, step=0)
+            for r in rows
+        ]
+        policy.act(asked)
+        actions = len(spec.action_low)
+        found = seen.pop()[: len(rows)]
+        torch.testing.assert_close(found, expected[torch.from_numpy(places)][:, :actions], rtol=1e-4, atol=1e-5)
+        compared += len(rows)
+    assert compared > 2
+    assert run.sampler.image_size == (8, 9), "pictures of 12 x 10 are resized on both ways"
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": "mode"}, {"best_of": 5, "values": True}])
+def test_answers_do_not_depend_on_the_other_queries(run: Run, options: dict[str, Any]) -> None:
+    policy = load(run.directory.path, **options)
+    asked = queries(run, 0) + queries(run, 1)
+    together = policy.act(asked)
+    order = np.random.default_rng(0).permutation(len(asked))
+    shuffled = policy.act([asked[i] for i in order])
+    few = [policy.act(asked[i : i + 3]) for i in range(0, len(asked), 3)]
+    for place, i in enumerate(order):
+        for other in (shuffled[place], few[i // 3][i % 3], policy.act([asked[i]])[0]):
+            np.testing.assert_array_equal(other.action, together[i].action)
+            assert other.value == together[i].value
+
+
+def test_nor_do_they_with_several_threads() -> None:
+    """At these sizes two threads round a row's products otherwise in another place of the batch."""
+    torch.manual_seed(0)
+    model = PAC(model_config("nano", num_proprio=39, num_actions=4))
+    torch.nn.init.normal_(model.policy.decoder.head.weight)
+    numbers = {"action_low": (-1.0,) * 4, "action_high": (1.0,) * 4}
+    robot = Robot(name="arm", instructions=("x",), proprio_centre=(0.0,) * 39, proprio_scale=(1.0,) * 39, **numbers)
+    interface = Interface(cameras={}, goal_cameras={}, image_size=(8, 8), discount=0.9, robots=(robot,))
+    spec = TaskSpec(name="t", instruction="x", state_dim=39, max_steps=1, has_success=False, **numbers)
+    states = np.random.default_rng(0).normal(size=(40, 39)).astype(np.float32)
+    asked = [Query(task=spec, observation={"observation.state": s}, seed=i, step=0) for i, s in enumerate(states)]
+    policy, threads = Policy(model, interface, values=True), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = [reply.value for reply in policy.act(asked)]
+        assert [policy.act([query])[0].value for query in asked] == together
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_draws_depend_on_seed_and_step_alone(run: Run) -> None:
+    policy, (query, *_) = load(run.directory.path), queries(run)
+    same = dataclasses.replace(query, task=task(run, name="lab/another"))
+    np.testing.assert_array_equal(policy.act([query])[0].action, policy.act([same])[0].action)
+    drawn = {
+        tuple(policy.act([dataclasses.replace(query, seed=seed, step=step)])[0].action)
+        for seed in (0, 1, 2**63 - 1)
+        for step in range(8)
+    }
+    assert len(drawn) > 12
+    policy = load(run.directory.path, sampling="mode")
+    fixed = {tuple(policy.act([dataclasses.replace(query, seed=s)])[0].action) for s in range(5)}
+    assert len(fixed) == 1
+
+
+def test_sampled_actions_follow_the_policy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frequencies over many seeds against the model's probabilities, in raw actions of asymmetric bounds."""
+    policy, query = load(run.directory.path), queries(run, 1)[0]
+    seen = watch_logits(policy, monkeypatch)
+    drawn = np.array([r.action[0] for r in policy.act([dataclasses.replace(query, seed=i) for i in range(1600)])])
+    probabilities = seen[0][0, 0].softmax(-1).numpy()
+    low, high = -2.0, 0.5
+    edges = np.linspace(low, high, len(probabilities) + 1)
+    centres = (edges[1:] + edges[:-1]) / 2
+    assert set(np.round(drawn, 4)) <= set(np.round(centres.astype(np.float32), 4))
+    counts = np.histogram(drawn, edges)[0] / len(drawn)
+    assert np.abs(counts - probabilities).max() < 0.05
+    mode = load(run.directory.path, sampling="mode").act([query])[0].action[0]
+    assert mode == pytest.approx(centres[probabilities.argmax()], abs=1e-5)
+
+
+def test_tighter_bounds_of_a_task_hold(run: Run) -> None:
+    for reply in load(run.directory.path).act(queries(run, 1, action_low=(-0.5,), action_high=(0.1,))):
+        assert -0.5 <= reply.action[0] <= 0.1
+
+
+def test_the_best_of_many_and_its_value(run: Run) -> None:
+    """The critic's favourite among draws, and its value in units of raw rewards."""
+    asked = queries(run, 1, count=16)
+    one, many = (load(run.directory.path, best_of=n, values=True).act(asked) for n in (1, 16))
+    assert np.mean([r.value for r in many]) > np.mean([r.value for r in one])
+    scale = run.interface.robots[1].value_scale
+    assert scale == pytest.approx(run.value_scales["leg"]) == pytest.approx(0.25)
+    raw = Policy(run.state.model, unscaled(run.interface), values=True).act(asked)
+    assert [r.value for r in one] == pytest.approx([x.value / scale for x in raw if x.value is not None], rel=1e-5)
+    assert load(run.directory.path).act(asked)[0].value is None
+
+
+def unscaled(interface: Interface) -> Interface:
+    robots = tuple(dataclasses.replace(robot, value_scale=1.0) for robot in interface.robots)
+    return dataclasses.replace(interface, robots=robots)
+
+
+def test_what_it_cannot_answer(run: Run) -> None:
+    policy, (query, *_) = load(run.directory.path), queries(run)
+    with pytest.raises(ValueError, match=r"arm \(3, 2\), leg \(5, 1\)\), found \(4, 2\)"):
+        policy.act([dataclasses.replace(query, task=task(run, state_dim=4))])
+    blind = {k: v for k, v in query.observation.items() if not k.endswith("camera1")}
+    with pytest.raises(ValueError, match=r"found no \['camera1'\]. Evaluate with --cameras camera0 camera1"):
+        policy.act([dataclasses.replace(query, observation=blind)])
+    short = query.observation | {"observation.state": np.zeros(2, np.float32)}
+    with pytest.raises(ValueError, match=r"observation.state of shape \(3,\), found \(2,\)"):
+        policy.act([dataclasses.replace(query, observation=short)])
+    with pytest.raises(Exception, match="sampling"):  # here beartype says it
+        load(run.directory.path, sampling="best")
+    with pytest.raises(ValueError, match="best_of"):
+        load(run.directory.path, best_of=0)
+
+
+def test_which_dataset_a_task_is_like(run: Run) -> None:
+    """Its instruction decides among robots of one size; if none has it and they differ, that is an error."""
+    arm, leg = run.interface.robots
+    other = dataclasses.replace(arm, name="arm2", instructions=("push",), action_high=(2.0, 5.0))
+    two = dataclasses.replace(run.interface, robots=(arm, other, leg))
+    assert two.robot(task(run, instruction="push")).name == "arm2"
+    assert two.robot(task(run, instruction="lift the red cube")).name == "arm"
+    with pytest.raises(ValueError, match=r"found 'sing', and several datasets.*arm, arm2"):
+        two.robot(task(run, instruction="sing"))
+    alike = dataclasses.replace(run.interface, robots=(arm, dataclasses.replace(arm, name="b", instructions=("push",))))
+    assert alike.robot(task(run, instruction="sing")).name == "arm"
+    assert run.interface.robot(task(run, instruction="sing")).name == "arm"
+
+
+def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    settings = config(tmp_path / "data", mixture={"defaults": {"keep_text": 0.0}}, length="2 steps")
+    run = start(settings, tmp_path / "run")
+    run.train()
+    policy, (query, *_) = load(tmp_path / "run"), queries(run)
+    seen = watch_logits(policy, monkeypatch)
+    for text in ("go there", "go away, quickly"):
+        policy.act([dataclasses.replace(query, task=task(run, instruction=text))])
+    assert torch.equal(seen[0], seen[1])

@@ -1,0 +1,74 @@
+"""From nothing to a policy that acts: the smoke recipe, and the whole way with `pac`'s own verbs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pac.cli import main
+from pac.collect import summary
+from pac.data.episodes import Dataset, verify
+from pac.run import RunDirectory, read_metrics
+
+TASK = "metaworld/drawer-close"
+SHORT = ["length=12 steps", "collect.episodes=3", "collect.max_steps=30", "checkpoint.every=6 steps"]
+SHORT += ["machine.log_every=6", "evaluation.trials=2", "evaluation.max_steps=30"]
+
+
+def test_collect_train_evaluate_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the smoke recipe, shortened; its data are made on the way."""
+    out, again = tmp_path / "run", tmp_path / "again"
+    assert main(["train", "smoke", "--out", str(out), *SHORT]) == 0
+    data = out / "collected" / "metaworld-drawer-close"
+    assert len(Dataset(data)) == 3
+    assert verify(data) == []
+    (row,) = [row for row in read_metrics(out) if "evaluation/all/return" in row]
+    assert row.keys() >= {f"evaluation/{TASK}/{what}" for what in ("return", "success")}
+    last = json.loads((out / "summary.json").read_text())["last"]
+    assert last["evaluation/all/return"] == row["evaluation/all/return"]
+    capsys.readouterr()
+
+    table = tmp_path / "table.json"
+    play = ["evaluate", str(out), "--tasks", TASK, "--trials", "2", "--max-steps", "30", "--workers", "1"]
+    assert main([*play, "--seed", "10000", "--stop-at-success", "--json", str(table)]) == 0
+    assert TASK in capsys.readouterr().out
+    returns = [trial["return"] for trial in json.loads(table.read_text())["trials"]]
+    # The same starts, the same policy, one process more: the same returns as at the end of training.
+    assert sum(returns) / 2 == pytest.approx(row["evaluation/all/return"], rel=1e-6)
+
+    command = ["collect", TASK, "--behaviour", str(out), "--episodes", "2", "--max-steps", "20", "--workers", "1"]
+    assert main([*command, "--out", str(tmp_path / "more")]) == 0
+    assert "2 episodes" in summary(tmp_path / "more")
+    assert next(iter(Dataset(tmp_path / "more"))).source.startswith(str(out))
+
+    assert main(["train", "smoke", "--out", str(again), *SHORT, "seed=1", "--start", str(out)]) == 0
+    assert "size nano" in capsys.readouterr().err
+
+
+def test_data_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A start that fails keeps them, a resume finds them, other settings are refused; overwriting makes them anew."""
+    out = tmp_path / "run"
+    command = ["train", "smoke", "--out", str(out), *SHORT, "evaluation.tasks=[]"]
+    assert main([*command, "evaluation.tasks=['control/walker.walk']"]) == 2
+    shown = capsys.readouterr().err
+    assert "Collecting 3 episodes" in shown
+    assert "found (24, 6)" in shown
+    assert {path.name for path in out.iterdir()} == {"collected"}
+    files = {path: path.stat().st_mtime_ns for path in (out / "collected").rglob("*") if path.is_file()}
+    assert main(command) == 0
+    assert main([*command, "--resume", "length=14 steps"]) == 0
+    assert "Collecting" not in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    assert main([*command, "--resume", "collect.max_steps=9"]) == 2
+    assert "max_steps 30, now 9" in capsys.readouterr().err
+    RunDirectory(out).open(resume=False, overwrite=True)
+    assert not (out / "collected").exists()
+
+
+@pytest.mark.slow
+def test_the_smoke_recipe_learns(tmp_path: Path) -> None:
+    """As its header says; random actions succeed in 15 of 100 trials."""
+    assert main(["train", "smoke", "--out", str(tmp_path / "run")]) == 0
+    rows = read_metrics(tmp_path / "run")
+    assert rows[-1]["evaluation/all/success"] >= 0.5
+    assert rows[-2]["loss/imitation"] < 0.6 * rows[0]["loss/imitation"]
