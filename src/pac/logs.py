@@ -17,7 +17,7 @@ QUIET_SECONDS = 10.0  # between lines where there is no terminal to draw on
 def make_console(quiet: bool = False) -> Console:
     """On stderr; a file or a pipe has no width."""
     console = Console(stderr=True, quiet=quiet)
-    return console if console.is_terminal else Console(stderr=True, width=160, quiet=quiet)
+    return console if console.is_terminal else Console(stderr=True, width=400, quiet=quiet)
 
 
 class Logs:

@@ -306,8 +306,6 @@ class Run:
     def try_policy(self, policy: Policy) -> dict[str, float] | None:
         """Trials on the recipe's tasks: mean return and success, by task and over all; None if a signal came."""
         config, trials = self.config.evaluation, []
-        if self.interrupted is not None:
-            return None
         for trial in rollout(
             policy,
             jobs_of(config.tasks, config.trials, seed=config.seed),
