@@ -109,9 +109,9 @@ def test_videos_of_new_and_of_earlier_trials(tmp_path: Path, capsys: pytest.Capt
     names = sorted(path.name for path in films.iterdir())
     assert names == [f"control.pendulum.swingup.trial{i}.random.mp4" for i in (0, 1)]
     assert "before" not in capsys.readouterr().out
-    assert json.loads(out.read_text())["notes"] == [
-        "random: a task has 2 trials; the interval of its return means little."
-    ]
+    notes = json.loads(out.read_text())["notes"]
+    assert "random: a task has 2 trials; the interval of its return means little." in notes
+    assert not [note for note in notes if "before" in note]  # the second showing agrees with the first
 
 
 @pytest.mark.parametrize(
