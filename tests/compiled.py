@@ -31,6 +31,7 @@ for critic in ("q", "v"):
 # Of arrays with an entry for each row, head, query and token the input attention makes one forward, one backward, both
 # in bfloat16: what its speed rests on.
 model = small_model(0, num_proprio=161)
+model.read.by_tables = True  # as in sizes where it pays
 observation = random_observation(model.config, 7)
 
 
