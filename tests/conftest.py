@@ -24,3 +24,14 @@ settings.load_profile("pac")
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def gl() -> str:
+    """For tests that draw: skipped, with the cause, where no GL works."""
+    from pac.envs import rendering
+
+    try:
+        return rendering.find_gl()
+    except ValueError as error:
+        pytest.skip(str(error))

@@ -75,7 +75,7 @@ def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
         return _fit_checkpoint(config, sampler, facts)
     if sampler.camera_slots or sampler.goal_slots:
         facts |= {"image_height": sampler.image_size[0], "image_width": sampler.image_size[1]}
-    given = _given(config)
+    given = config.model_fields
     vocabulary = max(sampler.tokenizer.vocabulary_size, model_config(config.size).vocabulary_size)
     negative = any(low < 0 for low, _ in sampler.value_bounds(config.objective.discount))
     values = {"value_min": -1.0} if negative and config.objective.reward_scale is None else {}
@@ -96,11 +96,6 @@ def heads(objective: ObjectiveConfig) -> dict[str, bool]:
     return {"q_head": objective.critic == "q", "v_head": objective.critic == "v", "behaviour_head": learned}
 
 
-def _given(config: RunConfig) -> dict[str, Any]:
-    """The fields of ModelConfig that the recipe sets."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in config.model.items() if k != "size"}
-
-
 def _fit_checkpoint(config: RunConfig, sampler: Sampler, facts: dict[str, int]) -> ModelConfig:
     """The checkpoint's model, with those heads beside its own that the objective needs."""
     assert config.start is not None
@@ -119,7 +114,7 @@ def _fit_checkpoint(config: RunConfig, sampler: Sampler, facts: dict[str, int]) 
             f"{config.start}: expected pictures of the model's size {size}, found {sampler.image_size} in the data. "
             f"Set mixture.image_size=[{size[0]},{size[1]}] to resize them."
         )
-    wanted = ({} if "size" not in config.model else SIZES[config.size]) | _given(config)
+    wanted = ({} if "size" not in config.model else SIZES[config.size]) | config.model_fields
     for name, value in wanted.items():
         if name not in (*HEADS, "vocabulary_size") and getattr(found, name) != value:
             raise ValueError(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pac.config import SIZES, ObjectiveConfig, model_config, parse_overrides, suggest
+from pac.config import SIZES, ModelConfig, ObjectiveConfig, model_config, parse_overrides, suggest
 from pac.data.mixture import Mixture, parse_mixture
 from pac.resources import find_recipe
 from pac.sections import (
@@ -73,6 +73,11 @@ class RunConfig:
     @property
     def size(self) -> str:
         return str(self.model.get("size", "micro"))
+
+    @property
+    def model_fields(self) -> dict[str, Any]:
+        """The fields of ModelConfig that the recipe sets."""
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in self.model.items() if k != "size"}
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -172,8 +177,11 @@ def _check_run(config: RunConfig) -> None:
         raise ValueError(f"start: expected the folder of a run or a checkpoint, found {config.start!r}.")
     if config.size not in SIZES and (config.start is None or "size" in config.model):
         raise ValueError(f"model.size: unknown size {config.size!r}.{suggest(config.size, SIZES)}")
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in config.model.items() if k != "size"}
-    model_config(config.size, **given)  # raises on unknown fields and impossible values
+    known = {f.name for f in dataclasses.fields(ModelConfig)} | {"size"}
+    for name in config.model:
+        if name not in known:
+            raise ValueError(f"Unknown key {name!r} in [model].{suggest(name, known)}")
+    model_config(config.size, **config.model_fields)  # raises on impossible values
     noise = config.proprio_noise
     if type(noise) not in (int, float) or not 0 <= noise < math.inf:
         raise ValueError(f"proprio_noise: expected a number of 0 or more, found {noise!r}.")

@@ -116,7 +116,9 @@ class CollectConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """How the run uses its machine. None of it changes what is computed, beyond the precision of sums."""
+    """How the run uses its machine. None of it changes what is computed, beyond the precision of sums; but for
+    `accumulate`: a temperature that follows the batch then follows the micro-batch.
+    """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 products on a GPU

@@ -15,14 +15,6 @@ from pac.envs.tasks import known_cameras
 mujoco = pytest.importorskip("mujoco", reason="the simulators are not installed")
 
 
-@pytest.fixture
-def gl() -> str:
-    try:
-        return rendering.find_gl()
-    except ValueError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.parametrize(
     ("task", "camera"),
     [

@@ -101,6 +101,7 @@ def test_more_trials_are_added_fewer_and_other_settings_refused(
     assert len(read(out)[1]) == 3
 
 
+@pytest.mark.usefixtures("gl")
 def test_videos_of_new_and_of_earlier_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("av")
     out, films = tmp_path / "a.json", tmp_path / "films"
@@ -195,6 +196,7 @@ class Leaning:
         return [Reply(action=np.array([self.push], np.float32), value=query.step / 10) for query in queries]
 
 
+@pytest.mark.usefixtures("gl")
 def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("av")
     monkeypatch.setattr(policy, "load", Leaning)

@@ -22,6 +22,7 @@ def frames_of(path: Path) -> list[np.ndarray]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
+@pytest.mark.usefixtures("gl")
 def test_a_film_of_a_trial(trial: Trial, tmp_path: Path) -> None:
     path = tmp_path / "films" / "a.mp4"
     assert video.film(trial, path, actor="random", max_steps=12) is None
@@ -32,6 +33,7 @@ def test_a_film_of_a_trial(trial: Trial, tmp_path: Path) -> None:
     assert np.abs(frames[0].astype(int) - frames[-1]).max() > 50
 
 
+@pytest.mark.usefixtures("gl")
 def test_another_course_is_said(trial: Trial, tmp_path: Path) -> None:
     changed = dataclasses.replace(trial.episode, reward=trial.episode.reward + 1)
     other = dataclasses.replace(trial, episode=changed)

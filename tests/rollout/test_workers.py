@@ -109,6 +109,7 @@ def test_closing_ends_the_workers(pids: list[int]) -> None:
     assert not any(map(alive, pids))
 
 
+@pytest.mark.usefixtures("gl")
 def test_pictures_are_the_same_from_a_worker() -> None:
     jobs, options = jobs_of(["control/cartpole.swingup"], 2), {"cameras": ["fixed"], "max_steps": 4}
     here = list(rollout(Swaying(), jobs, workers=0, **options))
