@@ -124,6 +124,7 @@ class Update:
         }
         self._seen: dict[Any, int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
+        self._pool: Any = None  # memory of all graphs: one runs at a time, and leaves nothing there that another reads
 
     def __call__(self, tensors: dict[str, Tensor], controls: Controls) -> None:
         """One update. On a GPU it returns before the work is done."""
@@ -146,6 +147,8 @@ class Update:
         if bad.device.type == "cpu" and bad:  # the loss would raise
             self._refuse(bad)
             return
+        # NaN has no bin: as an index it would stop a GPU for good, where this update is to be refused.
+        batch = replace(batch, action=batch.action.nan_to_num(), reward=batch.reward.nan_to_num())
         given = self._given(batch, tensors["row"], used)
         if self.proprio_noise:
             batch = self._blur(batch, tensors["row"])
@@ -254,7 +257,8 @@ class Update:
         for name, x in tensors.items():
             static[name].copy_(x)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             self._run(static, used)
         return graph, static
 
@@ -288,10 +292,14 @@ def compile_blocks(model: PAC) -> None:
 
 
 def recompute_blocks(model: PAC) -> None:
-    """Activation checkpointing: keep a block's input only, and compute the rest again in the backward pass."""
+    """Activation checkpointing: keep a block's input only, and compute the rest again in the backward pass. A block
+    draws no random numbers; to ask for the generator's state would end a capture.
+    """
     for block in model.blocks:
         forward = block.forward
-        block.forward = lambda latents, forward=forward: checkpoint(forward, latents, use_reentrant=False)
+        block.forward = lambda latents, forward=forward: checkpoint(
+            forward, latents, use_reentrant=False, preserve_rng_state=False
+        )
 
 
 def _part(given: Given, i: int, parts: int) -> Given:
