@@ -33,7 +33,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import plain
@@ -42,7 +42,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.autograd import DeviceType
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
@@ -165,7 +164,7 @@ def shown(value: Any) -> str:
 
 def forget(device: torch.device) -> None:
     """Free what earlier cases left. Compiled code goes too: a second shape would be compiled for any shape."""
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch._dynamo.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -459,12 +458,13 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Run | No
             with bench.guarded(f"{case.name}: profile"):
                 bench.report("profile", {"case": case.name} | profiled(call, bench.device, fixed))
         if "data" in asked:
-            for kind in ("stream", "resident") if bench.device.type == "cuda" else ("stream",):
+            kinds: tuple[Literal["stream", "resident"], ...] = ("stream", "resident")
+            for kind in kinds if bench.device.type == "cuda" else kinds[:1]:
                 with bench.guarded(f"{case.name}: data, {kind}"):
                     bench.report("data", {"case": case.name} | fed(run, kind, fixed, seconds=bench.seconds))
 
 
-def fed(run: Run, kind: str, fixed: float, *, seconds: float) -> Row:
+def fed(run: Run, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
     """The loop of training on fresh batches, beside the same updates on batches that lie ready."""
     machine = replace(run.config.machine, data="auto" if run.world.device.type == "cpu" else kind)
     run.sampler = make_sampler(replace(run.config, machine=machine), run.world)
@@ -520,7 +520,7 @@ def profiled(call: Callable[[], None], device: torch.device, wall: float, *, cou
     kernels: dict[str, float] = {}
     launches, spans = 0, list[tuple[float, float]]()
     for event in found.events() or ():
-        is_kernel = event.device_type == (DeviceType.CUDA if on_gpu else DeviceType.CPU)
+        is_kernel = event.device_type.name == ("CUDA" if on_gpu else "CPU")
         if not is_kernel or event.is_user_annotation or event.name.startswith(("ProfilerStep", "Optimizer.")):
             continue
         spent = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
@@ -592,7 +592,7 @@ def halved(tensors: Tensors) -> Tensors:
 
 def check_capture(bench: Bench, case: Case) -> None:
     """Eager and captured updates from the same start, of two shapes in turn; all of it in float32."""
-    wanted = {"eager": {"graphs": "off"}, "eager again": {"graphs": "off"}, "captured": {}}
+    wanted: dict[str, Row] = {"eager": {"graphs": "off"}, "eager again": {"graphs": "off"}, "captured": {}}
     wanted |= {"captured, recomputed": {"recompute": True}}
     expected: tuple[Tensor, Tensor, float] | None = None
     for kind, machine in wanted.items():
