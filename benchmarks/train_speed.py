@@ -521,7 +521,11 @@ def profiled(call: Callable[[], None], device: torch.device, wall: float, *, cou
     launches, spans = 0, list[tuple[float, float]]()
     for event in found.events() or ():
         is_kernel = event.device_type.name == ("CUDA" if on_gpu else "CPU")
-        if not is_kernel or event.is_user_annotation or event.name.startswith(("ProfilerStep", "Optimizer.")):
+        if (
+            not is_kernel
+            or getattr(event, "is_user_annotation", False)
+            or event.name.startswith(("ProfilerStep", "Optimizer."))
+        ):
             continue
         spent = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
         launches += 1
@@ -582,6 +586,23 @@ def check_loss(bench: Bench, case: Case) -> None:
         apart = float((gradients[1] - gradients[0]).norm() / gradients[0].norm())
         what = f"{case.name}: loss of the baseline against ours, {precision}"
         check(bench, what, abs(values[1] / values[0] - 1), limit, loss=values[0], gradient=apart)
+
+
+def check_resident(bench: Bench, case: Case) -> None:
+    """Data on the GPU gives the batches that data on disk gives."""
+    run = make_run(bench, case, compile=False)
+    machine = replace(run.config.machine, data="auto" if bench.device.type == "cpu" else "resident")
+    other = make_sampler(replace(run.config, machine=machine), run.world)
+    scale_rewards(run.config, other, run.model_config)
+    apart = 0.0
+    for step in range(3):
+        found, expected = other.gather(step), run.sampler.gather(step)
+        assert found.keys() == expected.keys()
+        for name, x in expected.items():
+            assert found[name].shape == x.shape, name
+            assert found[name].device.type == bench.device.type
+            apart = max(apart, float((found[name].cpu().double() - x.double()).abs().max()) if x.numel() else 0.0)
+    check(bench, f"{case.name}: batches of data on the device against those from disk", apart, 1e-6)
 
 
 def halved(tensors: Tensors) -> Tensors:
@@ -725,6 +746,8 @@ def bench_all(bench: Bench, only: Sequence[str], size: str | None) -> None:
     if "checks" in only:
         with bench.guarded("checks: loss"):
             check_loss(bench, chosen["control"][0])
+        with bench.guarded("checks: data"):
+            check_resident(bench, chosen["control"][0])
         check_capture(bench, replace(chosen["small"][0], windows=8 if bench.quick else 64))
     for section, listed in chosen.items():
         if section in only:
