@@ -28,7 +28,7 @@ def test_the_checks_pass(bench: Bench, case: Case) -> None:
     train_speed.check_capture(bench, case)
     assert "errors" not in bench.found
     rows = bench.found["checks"]
-    assert len(rows) == 3 + 2 * 3 + 4
+    assert len(rows) == 5 + 2 * 3 + 4
     assert all(row["passed"] for row in rows), rows
 
 

@@ -28,6 +28,7 @@ from pac.types import Batch
 
 WARM_UP = 3  # eager updates of a shape before it is captured
 MOST_GRAPHS = 8
+MOST_COMPILED = 8  # shapes: dynamo's limit, past which it raises
 
 
 @dataclass(kw_only=True)
@@ -122,6 +123,7 @@ class Update:
             name: torch.zeros((), device=world.device)
             for name in ("imitation_weight", "critic_weight", "temperature", "step")
         }
+        self._compiled: set[Any] = set()
         self._seen: dict[Any, int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
         self._pool: Any = None  # memory of all graphs: one runs at a time, and leaves nothing there that another reads
@@ -163,7 +165,7 @@ class Update:
         for i in range(parts):
             part = batch[i::parts]
             with self._precision():
-                values, measured = self.loss(
+                values, measured = self._loss_of(part, used)(
                     self.state.model, self.state.target, part, self.objective, None, _part(given, i, parts)
                 )
                 share = values.sum() / num_real
@@ -178,6 +180,14 @@ class Update:
         bad = torch.maximum(bad, (~finite).float())
         self._step(bad)
         self.tally.add(metrics | {"loss/total": total, "optim/gradient_norm": norm / self.world.size}, bad)
+
+    def _loss_of(self, part: Batch, used: frozenset[str]) -> Callable[..., Any]:
+        """Compiled for the first shapes that come, eager for the rest."""
+        tensors = [x for struct in (part, part.observation) for x in vars(struct).values() if isinstance(x, Tensor)]
+        form = (used, *((x.shape, x.stride()) for x in tensors))
+        if len(self._compiled) < MOST_COMPILED:
+            self._compiled.add(form)
+        return self.loss if form in self._compiled else loss
 
     def _unsound(self, batch: Batch) -> Tensor:
         """1 if a real action or reward of any process is not finite: an action would become some bin in silence."""
