@@ -444,25 +444,34 @@ def check(bench: Bench, what: str, error: float, limit: float, **more: Any) -> N
 # --------------------------------------------------------------------------------------------------- data, profile
 
 
-def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Run | None) -> None:
-    """Data and profile of an engine that may be warm already."""
+@dataclass(frozen=True, eq=False)
+class Warm:
+    """An engine that has been timed."""
+
+    case: Case
+    call: Callable[[], None]
+    ms: float
+
+
+def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Run | None) -> Warm | None:
+    """What data costs an engine, which may be warm already; if it is to be profiled, it is returned."""
     asked = [name for name in sections if name in ("data", "profile")]
     if not asked or not bench.fits("data", case.name, case.seconds if bench.compile and run is None else 10):
-        return
-    with bench.guarded(f"{case.name}: {' and '.join(asked)}"):
+        return None
+    warm: Warm | None = None
+    with bench.guarded(f"{case.name}: batches that lie ready"):
         if run is None:
             forget(bench.device)
             run = make_run(bench, case, compile=bench.compile)
         call = updates(run, take(run, 4))
         fixed = milliseconds(call, bench.device, seconds=bench.seconds)
-        if "profile" in asked:
-            with bench.guarded(f"{case.name}: profile"):
-                bench.report("profile", {"case": case.name} | profiled(call, bench.device, fixed))
-        if "data" in asked:
-            kinds: tuple[Literal["stream", "resident"], ...] = ("stream", "resident")
-            for kind in kinds if bench.device.type == "cuda" else kinds[:1]:
+        kinds: tuple[Literal["stream", "resident"], ...] = ("stream", "resident")
+        for kind in kinds if bench.device.type == "cuda" else kinds[:1]:
+            if "data" in asked:
                 with bench.guarded(f"{case.name}: data, {kind}"):
                     bench.report("data", {"case": case.name} | fed(run, kind, fixed, seconds=bench.seconds))
+        warm = Warm(case, call, fixed) if "profile" in asked else None
+    return warm
 
 
 def fed(run: Run, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
@@ -758,12 +767,21 @@ def bench_all(bench: Bench, only: Sequence[str], size: str | None) -> None:
         with bench.guarded("checks: data"):
             check_resident(bench, chosen["control"][0])
         check_capture(bench, replace(chosen["small"][0], windows=8 if bench.quick else 64))
+    warm: list[Warm | None] = []
     for section, listed in chosen.items():
         if section in only:
             for case in listed[1:]:
                 measure(bench, section, case)
         if picked(section, only):
-            look_closer(bench, listed[0], only, measure(bench, section, listed[0]) if section in only else None)
+            run = measure(bench, section, listed[0]) if section in only else None
+            warm.append(look_closer(bench, listed[0], only, run))
+            run = None
+    for engine in warm:  # when all that depends on launches was timed: a profiler might leave something behind
+        if engine is not None:
+            with bench.guarded(f"{engine.case.name}: profile"):
+                bench.report("profile", {"case": engine.case.name} | profiled(engine.call, bench.device, engine.ms))
+    engine = None
+    warm.clear()
     if "scaling" in only:
         base = chosen["small"][0]
         scale(bench, base.size, base, compiled=False)

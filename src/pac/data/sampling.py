@@ -399,7 +399,7 @@ def _send(array: np.ndarray, device: torch.device) -> Tensor:
 def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
     """Actions in place to [-1, 1]; NaN stays."""
     if action.device.type != "cpu":
-        action.sub_(centre).div_(half).clamp_(-1, 1)  # assigning where a mask is true would wait for the device
+        action.sub_(centre).div_(half).clamp_(-1, 1)
         return
     values = _plain(action)
     values -= _plain(centre)
