@@ -36,7 +36,7 @@ pre { background: var(--faint); border-radius: 6px; padding: .7rem .9rem; margin
   overflow-wrap: normal }
 .warning { background: var(--warn); border-left: 3px solid var(--warn-line); padding: .45rem .8rem; margin: .4rem 0;
   max-width: none; border-radius: 0 4px 4px 0 }
-.scroll { overflow-x: auto; margin: .5rem 0; max-width: 100% }
+.scroll { overflow-x: auto; margin: .6rem 0 1.3rem; max-width: 100% }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; overflow-wrap: normal }
 caption { text-align: left; font-weight: 600; padding: 0 0 .35rem; font-size: .95rem }
 caption span { font-weight: 400; color: var(--soft); font-size: .84rem }
@@ -45,7 +45,7 @@ th, td { padding: .32rem .9rem .32rem 0; text-align: right; vertical-align: top;
 th { font-weight: 600; color: var(--soft); vertical-align: bottom }
 th:last-child, td:last-child { padding-right: .2rem }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper) }
-td.words { white-space: normal; text-align: left; min-width: 14rem } td small { display: block; line-height: 1.35 }
+.words { white-space: normal; text-align: left; min-width: 14rem } td small { display: block; line-height: 1.35 }
 tr.pooled td { border-top: 2px solid var(--line); font-weight: 500 } td strong { font-weight: 700 }
 figure { margin: 0; min-width: 0; display: inline-block }
 figcaption { font-size: .8rem; line-height: 1.4; color: var(--soft) } figcaption strong { color: var(--ink) }
@@ -59,8 +59,9 @@ video, .film { width: 100%; height: auto; image-rendering: auto; margin: 0; bord
   list-style: none; max-width: none }
 .legend svg { width: 26px; height: 10px; vertical-align: middle; margin-right: .35rem }
 details { margin: .4rem 0 } summary { cursor: pointer; font-size: .92rem } summary:hover { color: var(--s0) }
-@media (max-width: 480px) { body { padding: 1.4rem 1rem 3rem } h1 { font-size: 1.5rem } h2 { margin-top: 2.2rem } }
-@media print { body { max-width: none; padding: 0; font-size: 10.5pt } figure, tr, .warning { break-inside: avoid }
+@media (max-width: 480px) { body { padding: 1.4rem 1rem 3rem } h1 { font-size: 1.5rem } h2 { margin-top: 2.2rem }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem } }
+@media print { body { max-width: none; padding: 0; font-size: 10.5pt } figure, tr, p, .warning { break-inside: avoid }
   h2, h3, caption { break-after: avoid } .scroll { overflow: visible } pre { white-space: pre-wrap }
   th, td { white-space: normal } video { display: none } th:first-child, td:first-child { position: static }
   .grid { grid-template-columns: repeat(3, 1fr) } }
@@ -95,12 +96,16 @@ def table(
     lines = []
     for number, row in enumerate(rows):
         kind = ' class="pooled"' if number == len(rows) - pooled else ""
-        cells = (f"<td{' class=words' if i == words else ''}>{text}</td>" for i, text in enumerate(row))
+        cells = (f"<td{_kind(i == words)}>{text}</td>" for i, text in enumerate(row))
         lines.append(f"<tr{kind}>{''.join(cells)}</tr>")
-    head = "".join(f'<th scope="col">{text}</th>' for text in header)
+    head = "".join(f'<th scope="col"{_kind(i == words)}>{text}</th>' for i, text in enumerate(header))
     above = f"<caption>{caption}</caption>" if caption else ""
     body = "\n".join(lines)
     return f'<div class="scroll"><table>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+
+
+def _kind(words: bool) -> str:
+    return ' class="words"' if words else ""
 
 
 def warning(text: str) -> str:

@@ -5,7 +5,7 @@ what needs more room becomes several drawings. Colours are the page's variables;
 import html
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +59,7 @@ class Series:
     high: np.ndarray | None = None
     raw: Sequence[tuple[np.ndarray, np.ndarray]] = ()  # what lies under it, faint
     marks: bool = False  # points with whiskers in place of a bare line with a band
-    hollow: np.ndarray | None = None  # which marks are
+    hollow: np.ndarray | None = None  # which marks are, and off the line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +158,9 @@ def span(values: np.ndarray, *, zero: bool = False) -> tuple[float, float]:
     values = values[np.isfinite(values)]
     if zero:
         values = np.append(values, 0.0)
-    if not len(values):
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    if low == high == 0:
         return 0.0, 1.0
-    low, high = float(values.min()), float(values.max())
     room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
     return (low if zero and low == 0 else low - room), (high if zero and high == 0 else high + room)
 
@@ -182,9 +182,13 @@ class Frame:
         inner = self.height - TOP - BOTTOM
         return TOP + inner - (value - self.y_low) / (self.y_high - self.y_low) * inner
 
-    def axes(self, x_name: str) -> str:
-        parts = []
+    def axes(self, x_name: str, y_name: str = "") -> str:
         bottom = self.height - BOTTOM
+        parts = [f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}" style="stroke:var(--soft)"/>']
+        if y_name:
+            at = f"11 {(TOP + bottom) / 2}"
+            name = html.escape(y_name)
+            parts.append(f'<text transform="translate({at}) rotate(-90)" text-anchor="middle">{name}</text>')
         for value in ticks(self.y_low, self.y_high):
             y = self.y(value)
             parts.append(
@@ -245,17 +249,20 @@ def lines(
         return ""
     frame = _line_frame(series, y_range, line)
     faint, bands, bright = [], [], []
-    for entry in series:
+    for number, entry in enumerate(series):
+        aside = 5 * (number - (len(series) - 1) / 2)  # so that whiskers do not hide each other
         ink = f"fill:none;stroke:{colour(entry.index)}"
         for x, y in entry.raw:
-            faint.append(f'<path d="{_path(frame, *thin(x, y))}" stroke-width="1" style="{ink};opacity:.25"/>')
-        if entry.marks:
-            bright.append(_marks(frame, entry))
-        else:
+            faint.append(f'<path d="{_path(frame, *thin(x, y))}" stroke-width="1" style="{ink};opacity:.3"/>')
+        if not entry.marks:
             bands.append(_band(frame, entry))
-        d = _path(frame, *thin(entry.x, entry.y))
+        kept = slice(None) if entry.hollow is None else ~entry.hollow
+        shift = f' transform="translate({aside})"' if entry.marks and aside else ""
+        d = _path(frame, *thin(entry.x[kept], entry.y[kept]))
         caps = 'stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
-        bright.append(f'<path d="{d}" {caps} style="{ink}"{dash(entry.index)}/>')
+        bright.append(f'<path d="{d}" {caps} style="{ink}"{dash(entry.index)}{shift}/>')
+        if entry.marks:
+            bright.append(_marks(frame, entry, aside))
     level = _level(frame, *line) if line else ""
     content = frame.axes(x_name) + frame.clipped("".join([*faint, *bands, level, *bright]))
     plot = {"x": x_name, "low": frame.x_low, "high": frame.x_high, "series": [_data(entry) for entry in series]}
@@ -263,19 +270,19 @@ def lines(
 
 
 def _line_frame(series: Sequence[Series], y_range: tuple[float, float] | None, line: tuple[str, float] | None) -> Frame:
-    """Spikes of the raw values do not decide the scale: their middle 96% does."""
-    seen = [entry.y for entry in series]
-    for entry in series:
-        seen += [end for end in (entry.low, entry.high) if end is not None]
-        for _, y in entry.raw:
-            known = y[np.isfinite(y)]
-            seen += [np.quantile(known, [0.02, 0.98])] if len(known) else []
-    low, high = y_range or span(np.concatenate([*seen, *([np.array([line[1]])] if line else [])]))
+    """All that is bright, and the raw values as far as they leave it half of the room: a spike is cut off."""
+    bright = [end for entry in series for end in (entry.y, entry.low, entry.high) if end is not None]
+    low, high = span(np.concatenate([*bright, *([np.array([line[1]])] if line else [])]))
+    raw = [y[np.isfinite(y)] for entry in series for _, y in entry.raw]
+    if raw and len(together := np.concatenate(raw)):
+        wide, room = span(together), (high - low) / 2
+        low, high = min(low, max(wide[0], low - room)), max(high, min(wide[1], high + room))
+    low, high = y_range or (low, high)
     x = np.concatenate([entry.x for entry in series]).astype(float)
     first, last = float(x.min()), float(x.max())
     if first == last:
         first, last = first - 0.5, last + 0.5
-    room = 0.02 * (last - first) if any(entry.marks for entry in series) else 0.0
+    room = 0.05 * (last - first) if any(entry.marks for entry in series) else 0.0
     return Frame(first - room, last + room, low, high)
 
 
@@ -303,24 +310,26 @@ def _band(frame: Frame, entry: Series) -> str:
     return f'<polygon points="{" ".join(upper + lower[::-1])}" style="fill:{colour(entry.index)};opacity:.16"/>'
 
 
-def _marks(frame: Frame, entry: Series) -> str:
+def _marks(frame: Frame, entry: Series, aside: float) -> str:
     parts = []
     for i, (x, y) in enumerate(zip(entry.x, entry.y, strict=True)):
         if not math.isfinite(y):
             continue
         if entry.low is not None and entry.high is not None:
-            parts.append(_whisker(frame, float(x), float(entry.low[i]), float(entry.high[i]), entry.index))
+            parts.append(_whisker(frame, float(x), float(entry.low[i]), float(entry.high[i]), entry.index, aside))
         hollow = entry.hollow is not None and bool(entry.hollow[i])
         fill = "var(--paper)" if hollow else colour(entry.index)
         style = f"fill:{fill};stroke:{colour(entry.index)};stroke-width:1.6"
-        parts.append(f'<circle cx="{frame.x(float(x)):.1f}" cy="{frame.y(float(y)):.1f}" r="3.4" style="{style}"/>')
+        parts.append(
+            f'<circle cx="{frame.x(float(x)) + aside:.1f}" cy="{frame.y(float(y)):.1f}" r="3.4" style="{style}"/>'
+        )
     return "".join(parts)
 
 
-def _whisker(frame: Frame, x: float, low: float, high: float, index: int) -> str:
+def _whisker(frame: Frame, x: float, low: float, high: float, index: int, aside: float = 0.0) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    at, top, bottom = frame.x(x), frame.y(high), frame.y(low)
+    at, top, bottom = frame.x(x) + aside, frame.y(high), frame.y(low)
     ends = "".join(f"M{at - 3:.1f} {y:.1f}h6" for y in (top, bottom))
     return f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}{ends}" style="fill:none;stroke:{colour(index)};opacity:.75"/>'
 
@@ -334,7 +343,7 @@ def _level(frame: Frame, name: str, value: float) -> str:
 def bars(title: str, rows: Sequence[Bar], *, unit: str, y_range: tuple[float, float] | None = None) -> str:
     """Horizontal, each under its name and number; dots are the seeds."""
     step, head = 36, 4
-    height = head + step * len(rows) + BOTTOM
+    height = head + step * len(rows) + 18
     seen = [value for row in rows for value in (row.value, row.low, row.high, *row.parts)]
     low, high = y_range or span(np.array(seen, dtype=float), zero=True)
     left, inner = 4, WIDTH - 4 - RIGHT - 4
@@ -350,11 +359,10 @@ def bars(title: str, rows: Sequence[Bar], *, unit: str, y_range: tuple[float, fl
         parts.append(f'<text x="{x:.1f}" y="{end + 13}" text-anchor="{anchor}">{short(value)}</text>')
     for i, row in enumerate(rows):
         parts.append(_bar(row, head + step * i, place, left + inner))
-    parts.append(f'<text x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">{html.escape(unit)}</text>')
-    return figure(title, _svg("".join(parts), height, title))
+    return figure(title, _svg("".join(parts), height, title), unit)
 
 
-def _bar(row: Bar, top: float, place: Any, right: float) -> str:
+def _bar(row: Bar, top: int, place: Callable[[float], float], right: int) -> str:
     start, end, middle = place(0.0), place(row.value), top + 24
     name = row.name if len(row.name) <= 34 else f"{row.name[:33]}…"
     style = f"fill:{colour(row.index)};opacity:.8"
@@ -374,7 +382,7 @@ def _bar(row: Bar, top: float, place: Any, right: float) -> str:
     return "".join([*parts, "</g>"])
 
 
-def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, note: str = "") -> str:
+def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, y_name: str) -> str:
     """Both axes alike, with the diagonal; crosses are the means."""
     low, high = span(np.concatenate([np.concatenate([cloud.x, cloud.y]) for cloud in clouds]))
     frame = Frame(low, high, low, high, height=HEIGHT + 70)
@@ -395,5 +403,5 @@ def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, note: str = "")
         parts.append(f"<g><title>{html.escape(cloud.name)}</title>")
         parts.append(f'<path d="{d}" style="fill:none;stroke:var(--paper);stroke-width:5"/>')
         parts.append(f'<path d="{d}" style="fill:none;stroke:{colour(cloud.index)};stroke-width:2.4"/></g>')
-    content = frame.axes(x_name) + frame.clipped(diagonal + "".join(parts))
-    return figure(title, _svg(content, frame.height, title), note)
+    content = frame.axes(x_name, y_name) + frame.clipped(diagonal + "".join(parts))
+    return figure(title, _svg(content, frame.height, title))

@@ -23,7 +23,7 @@ from pac.report.sources import Evaluation, Run, table
 
 # Settings in which the seeds of one method may differ: where things lie, and what does not change what is learned.
 IGNORED = ("seed", "start", "checkpoint", "evaluation", "machine", "collect.workers", "collect.seed")
-_SEED = re.compile(r"(.+?)[\s,_.-]*\bseed[\s_=-]*(\d+)$", re.IGNORECASE)
+_SEED = re.compile(r"(.+?)[\s,_.-]+seed[\s_=-]*(\d+)$", re.IGNORECASE)
 FEW_KEYS = 2  # that name a method apart from its siblings; beyond, its folder does
 
 

@@ -206,7 +206,7 @@ def calibration(contests: Sequence[Contest], colours: Colours) -> str:
                     rows.append(_calibration_row(group, task, contest.rules, clouds[-1]))
             if clouds:
                 title = f"{task} ({contest.rules})" if contest.rules else task
-                figures.append(charts.scatter(title, clouds, x_name="predicted (up: achieved)"))
+                figures.append(charts.scatter(title, clouds, x_name="predicted", y_name="achieved"))
     notes = [f"Left out, since the critic was trained on another reward than the world's: {', '.join(left_out)}."]
     if not figures:
         return ""

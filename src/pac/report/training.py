@@ -94,7 +94,10 @@ def curves(groups: Groups, colours: Mapping[str, int]) -> str:
     names = dict.fromkeys(name for runs in groups.values() for run in runs for name in run.curves)
     known = [*KNOWN, *SHARPNESS]
     others = [n for n in names if n not in known and not n.startswith((EVALUATION, "time/"))]
-    tried = [chart for name in names if name.startswith(EVALUATION) for chart in [_tried(name, groups, colours)]]
+    asked = sorted(
+        (name for name in names if name.startswith(EVALUATION)), key=lambda n: (not n.endswith("success"), n)
+    )
+    tried = [_tried(name, groups, colours) for name in asked]
     sharp = [_chart(name, groups, colours, *about) for name, about in SHARPNESS.items() if name in names]
     rest = [_chart(name, groups, colours, name, "") for name in others[:MOST_OTHERS]]
     main = [_chart(name, groups, colours, *about) for name, about in KNOWN.items() if name in names]
