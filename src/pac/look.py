@@ -37,21 +37,24 @@ pre { background: var(--faint); border-radius: 6px; padding: .7rem .9rem; margin
 .warning { background: var(--warn); border-left: 3px solid var(--warn-line); padding: .45rem .8rem; margin: .4rem 0;
   max-width: none; border-radius: 0 4px 4px 0 }
 .scroll { overflow-x: auto; margin: .6rem 0 1.3rem; max-width: 100% }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; overflow-wrap: normal }
+table { border-collapse: collapse; width: max-content; font-size: .9rem; font-variant-numeric: tabular-nums;
+  overflow-wrap: normal }
 caption { text-align: left; font-weight: 600; padding: 0 0 .35rem; font-size: .95rem }
 caption span { font-weight: 400; color: var(--soft); font-size: .84rem }
 th, td { padding: .32rem .9rem .32rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line);
   white-space: nowrap }
-th { font-weight: 600; color: var(--soft); vertical-align: bottom }
+th { font-weight: 600; color: var(--soft); vertical-align: bottom; max-width: 12rem }
+th, td:first-child { white-space: normal; overflow-wrap: break-word }
 th:last-child, td:last-child { padding-right: .2rem }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper) }
-.words { white-space: normal; text-align: left; min-width: 14rem } td small { display: block; line-height: 1.35 }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; max-width: 18rem;
+  background: var(--paper) }
+.words { white-space: normal; text-align: left; max-width: 24rem } td small { display: block; line-height: 1.35 }
 tr.pooled td { border-top: 2px solid var(--line); font-weight: 500 } td strong { font-weight: 700 }
 figure { margin: 0; min-width: 0; display: inline-block }
 figcaption { font-size: .8rem; line-height: 1.4; color: var(--soft) } figcaption strong { color: var(--ink) }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: 1.4rem 1.5rem;
   margin: .8rem 0 }
-.grid figure { display: block } .grid svg { display: block; width: 100%; max-width: 30rem; height: auto }
+.grid figure { display: block } .grid figure > svg { display: block; width: 100%; max-width: 30rem; height: auto }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft) } svg .name { fill: var(--ink); font-size: 12px }
 img { image-rendering: pixelated; width: 120px; margin: 2px }
 video, .film { width: 100%; height: auto; image-rendering: auto; margin: 0; border-radius: 4px; background: #000 }
@@ -60,10 +63,11 @@ video, .film { width: 100%; height: auto; image-rendering: auto; margin: 0; bord
 .legend svg { width: 26px; height: 10px; vertical-align: middle; margin-right: .35rem }
 details { margin: .4rem 0 } summary { cursor: pointer; font-size: .92rem } summary:hover { color: var(--s0) }
 @media (max-width: 480px) { body { padding: 1.4rem 1rem 3rem } h1 { font-size: 1.5rem } h2 { margin-top: 2.2rem }
-  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem } }
+  th, th:first-child, td:first-child { max-width: 8.5rem } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt } figure, tr, p, .warning { break-inside: avoid }
   h2, h3, caption { break-after: avoid } .scroll { overflow: visible } pre { white-space: pre-wrap }
-  th, td { white-space: normal } video { display: none } th:first-child, td:first-child { position: static }
+  th, td { white-space: normal } table { width: auto } video { display: none }
+  th:first-child, td:first-child { position: static }
   .grid { grid-template-columns: repeat(3, 1fr) } }
 """
 )

@@ -28,7 +28,7 @@ frame.onload = () => setTimeout(() => {
   document.title = JSON.stringify({
     page: root.scrollWidth, window: root.clientWidth, tip: page.body.lastElementChild.textContent, errors,
     wide: [...page.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth).length,
-    svgs: [...page.querySelectorAll(".grid svg")].map(svg => Math.round(svg.getBoundingClientRect().width)),
+    svgs: [...page.querySelectorAll("figure > svg")].map(svg => Math.round(svg.getBoundingClientRect().width)),
   });
 }, 200);
 </script>"""

@@ -182,7 +182,8 @@ class Frame:
         inner = self.height - TOP - BOTTOM
         return TOP + inner - (value - self.y_low) / (self.y_high - self.y_low) * inner
 
-    def axes(self, x_name: str, y_name: str = "") -> str:
+    def axes(self, x_name: str, y_name: str = "", *, whole: bool = False) -> str:
+        """With `whole`, only whole numbers are marked on x: there is no half update."""
         bottom = self.height - BOTTOM
         parts = [f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}" style="stroke:var(--soft)"/>']
         if y_name:
@@ -196,6 +197,8 @@ class Frame:
             )
             parts.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{short(value)}</text>')
         for value in ticks(self.x_low, self.x_high):
+            if whole and abs(value - round(value)) > 1e-6:
+                continue
             x = self.x(value)
             parts.append(
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 3}" style="stroke:var(--soft)"/>'
@@ -264,7 +267,7 @@ def lines(
         if entry.marks:
             bright.append(_marks(frame, entry, aside))
     level = _level(frame, *line) if line else ""
-    content = frame.axes(x_name) + frame.clipped("".join([*faint, *bands, level, *bright]))
+    content = frame.axes(x_name, whole=True) + frame.clipped("".join([*faint, *bands, level, *bright]))
     plot = {"x": x_name, "low": frame.x_low, "high": frame.x_high, "series": [_data(entry) for entry in series]}
     return figure(title, _svg(content, HEIGHT, title, plot), note)
 
