@@ -219,5 +219,9 @@ def test_from_training_to_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert row["trials"] == "6"
     assert page.warnings == []
     assert f"pac train {recipe} seed=1 --out {folders[1]}" in page.text
+    for folder in folders:
+        Path(folder).rename(f"{folder}-moved")
+    moved = Page(make_page([f"Ours={folder}-moved" for folder in folders] + [tmp_path / "e.json"]))
+    assert moved.table("Return")[task]["Ours"].split()[0] == f"{mean:.1f}"  # known by their weights
     assert main(["report", str(tmp_path), "--out", str(out)]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err

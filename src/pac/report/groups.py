@@ -16,6 +16,7 @@ from typing import Any
 
 from pac.evaluate import experts
 from pac.evaluate.compare import Difference, compare, warnings
+from pac.evaluate.plan import fingerprint
 from pac.evaluate.records import Record, by_actor
 from pac.evaluate.summary import Row, Summary, summarise
 from pac.model.pretrained import pretrained_folder
@@ -155,10 +156,11 @@ def summary_of(records: Sequence[Record], known: Mapping[str, float]) -> Summary
 def contests(evaluations: Sequence[Evaluation], runs: Sequence[Run]) -> tuple[list[Contest], dict[int, str]]:
     """The trials by rules, group and seed; and the name of each run's group, as `name_runs` gives it."""
     origins: dict[str, Run] = {str(run.path.resolve()): run for run in runs if run.path is not None}
+    prints: dict[str, str | None] = {}
     found = [(evaluation, label) for evaluation in evaluations for label in by_actor(evaluation.records)]
     sources: dict[tuple[int, str], Run | None] = {}
     for evaluation, label in found:
-        sources[id(evaluation), label] = _origin(str(evaluation.actor(label).get("checkpoint") or ""), origins)
+        sources[id(evaluation), label] = _origin(evaluation.actor(label), origins, prints)
     labels = _given_labels(found, sources)
     everyone = [*runs, *(run for run in origins.values() if not any(run is one for one in runs))]
     relabelled = [dataclasses.replace(run, label=run.label or labels.get(id(run))) for run in everyone]
@@ -178,23 +180,36 @@ def rules_of(evaluation: Evaluation) -> str:
     return ", ".join([*parts, *(["ended at success"] if settings.get("stop_at_success") else [])])
 
 
-def _origin(checkpoint: str, origins: dict[str, Run]) -> Run | None:
-    """The run that a checkpoint is of, if it was given or can be read; read ones join the others."""
+def _origin(actor: Mapping[str, Any], origins: dict[str, Run], prints: dict[str, str | None]) -> Run | None:
+    """The run that an actor is of, if it was given or can be read; read ones join the others.
+
+    A run that was moved since, or named from another folder, is known by the weights of its last checkpoint.
+    """
+    checkpoint = str(actor.get("checkpoint") or "")
     if not checkpoint:
         return None
-    try:
-        place = Path(checkpoint).resolve()
-    except OSError:
-        return None
+    place = Path(checkpoint).resolve()
     for folder in (place, *place.parents[:3]):  # RUN, RUN/checkpoints/000400/pretrained_model
         if str(folder) in origins:
             return origins[str(folder)]
+    for name, run in origins.items():
+        if name not in prints:
+            prints[name] = _fingerprint(run)
+        if prints[name] is not None and prints[name] == actor.get("fingerprint"):
+            return run
     try:
         config = json.loads((pretrained_folder(checkpoint) / "train_config.json").read_text())
     except (OSError, ValueError):
         return None
     origins[str(place)] = Run(name=checkpoint, config=table(config))
     return origins[str(place)]
+
+
+def _fingerprint(run: Run) -> str | None:
+    try:
+        return fingerprint(run.path) if run.path is not None else None
+    except (OSError, ValueError):  # no checkpoint yet
+        return None
 
 
 def _is_given(label: str, checkpoint: str) -> bool:
