@@ -66,7 +66,7 @@ details { margin: .4rem 0 } summary { cursor: pointer; font-size: .92rem } summa
   th, th:first-child, td:first-child { max-width: 8.5rem } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt } figure, tr, p, .warning { break-inside: avoid }
   h2, h3, caption { break-after: avoid } .scroll { overflow: visible } pre { white-space: pre-wrap }
-  th, td { white-space: normal } table { width: auto } video { display: none }
+  th, td { white-space: normal } table { width: auto; font-size: 8.5pt } video { display: none }
   th:first-child, td:first-child { position: static }
   .grid { grid-template-columns: repeat(3, 1fr) } }
 """

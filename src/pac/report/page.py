@@ -85,7 +85,7 @@ def make_page(
         training.curves(groups, colours),
         results.calibration(made, colours),
         improvement.section(improvements),
-        f"<h2>Runs</h2>{training.runs_table(groups, colours)}" if runs else "",
+        f"<h2>Runs</h2>{training.runs_table(groups)}" if runs else "",
         training.mixtures(runs),
         films([film for evaluation in evaluations for film in evaluation.films], video_megabytes),
         _details(runs, evaluations, improvements),

@@ -207,16 +207,17 @@ def calibration(contests: Sequence[Contest], colours: Colours) -> str:
             if clouds:
                 title = f"{task} ({contest.rules})" if contest.rules else task
                 figures.append(charts.scatter(title, clouds, x_name="predicted", y_name="achieved"))
-    notes = [f"Left out, since the critic was trained on another reward than the world's: {', '.join(left_out)}."]
+    names = ", ".join(left_out)
+    silent = look.warning(f"Left out, since their critic learned another reward than the world's: {names}.")
     if not figures:
-        return ""
+        return f"<h2>Value calibration</h2>{silent}" if left_out else ""
     header = ["method", "task", "trials", "predicted", "achieved", "predicted - achieved"]
     shown = dict.fromkeys((cloud_name, colours[cloud_name]) for cloud_name in dict.fromkeys(row[0] for row in rows))
     return "\n".join(
         [
             "<h2>Value calibration</h2>",
             f"<p>{CALIBRATION}</p>",
-            *(look.warning(note) for note in notes if left_out),
+            silent if left_out else "",
             charts.legend(list(shown)),
             f'<div class="grid">{"".join(figures)}</div>',
             look.table(header, [list(map(html.escape, row)) for row in rows]),

@@ -34,7 +34,7 @@ SHARPNESS = {
 MOST_OTHERS = 24  # charts of metrics that have no place of their own
 
 
-def runs_table(groups: Groups, colours: Mapping[str, int]) -> str:
+def runs_table(groups: Groups) -> str:
     rows = []
     for name, runs in groups.items():
         for run in runs:
