@@ -25,8 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 
+import pac.train
+from mlp import MLPActorCritic
 from pac import cli
 from pac.intervals import wilson
+from pac.model import PAC
 from pac.recipe import parse_recipe
 from pac.rollout import Trial, jobs_of, rollout
 from pac.train import Run
@@ -77,6 +80,7 @@ def train(name: str, setting: dict[str, Any], data: Path) -> dict[str, Any]:
     """Train one setting and try it."""
     torch.set_num_threads(1)
     started, folder = time.time(), Path(tempfile.mkdtemp())
+    pac.train.PAC = MLPActorCritic if setting.get("mlp") else PAC  # type: ignore[assignment, misc]
     run = Run(parse_recipe(recipe(data / setting["faults"], setting)), folder)
     curve, batches, discount = [], run.batches(), run.config.objective.discount
     while run.state.step < run.steps:

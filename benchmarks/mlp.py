@@ -1,0 +1,58 @@
+"""An MLP with the model's interface, for a question about the Perceiver: is it the architecture, or the rest?
+
+It reads standardised proprioception as it is, and its critic reads state and action side by side. One task, no pictures,
+no language.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from pac.config import ModelConfig
+from pac.model import Encoded
+from pac.types import Observation
+
+HIDDEN = 256
+
+
+def _net(inputs: int, outputs: int) -> nn.Sequential:
+    net = nn.Sequential(
+        nn.Linear(inputs, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs)
+    )
+    with torch.no_grad():
+        net[-1].weight.mul_(0.01)  # type: ignore[operator]
+        net[-1].bias.zero_()  # type: ignore[operator]
+    return net
+
+
+class MLPActorCritic(nn.Module):
+    """Policy, Q and V, a net of two hidden layers each."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.policy = _net(config.num_proprio, config.num_actions * config.num_action_bins)
+        self.q = _net(config.num_proprio + config.num_actions, config.num_value_bins)
+        self.v = _net(config.num_proprio, config.num_value_bins)
+        if config.initial_value is not None:
+            for head in (self.q[-1], self.v[-1]):
+                nn.init.zeros_(head.bias)  # type: ignore[arg-type]
+                head.bias.data += config.value_bins.logits_near(config.initial_value)  # type: ignore[operator]
+
+    def encode(self, observation: Observation) -> Encoded:
+        return Encoded(observation.proprio.masked_fill(~observation.proprio_mask, 0).clamp(-10, 10)[:, None])
+
+    def policy_logits(self, encoded: Encoded, num_actions: int | None = None) -> Float[Tensor, "batch action bins"]:
+        logits: Tensor = self.policy(encoded.latents[:, 0])
+        return logits.float().unflatten(-1, (-1, self.config.num_action_bins))[:, :num_actions]
+
+    def q_logits(
+        self, encoded: Encoded, actions: Float[Tensor, "batch sample action"], mask: Bool[Tensor, "batch action"]
+    ) -> Float[Tensor, "batch sample bins"]:
+        state = encoded.latents.expand(-1, actions.shape[1], -1)
+        logits: Tensor = self.q(torch.cat([state, actions.masked_fill(~mask[:, None], 0)], -1))
+        return logits.float()
+
+    def v_logits(self, encoded: Encoded) -> Float[Tensor, "batch bins"]:
+        logits: Tensor = self.v(encoded.latents[:, 0])
+        return logits.float()
