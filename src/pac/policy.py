@@ -54,10 +54,9 @@ class Interface:
         robots = []
         for source in sampler.sources:
             data, config = source.dataset, source.config
-            numbers = {
-                name: tuple(float(x) for x in getattr(data, name))
-                for name in ("action_low", "action_high", "proprio_centre", "proprio_scale")
-            }
+            found = {"action_low": data.action_low, "action_high": data.action_high}
+            found |= {"proprio_centre": source.proprio_centre, "proprio_scale": source.proprio_scale}
+            numbers = {name: tuple(float(x) for x in values) for name, values in found.items()}
             texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
             scale = value_scales[config.name] * float(config.reward_scale)
             robots.append(
