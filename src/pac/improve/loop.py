@@ -34,7 +34,7 @@ from pac.improve import data, gate
 from pac.improve.record import INBOX, START, ImproveFolder
 from pac.improve.settings import MOST_ROUNDS, SEEDS, Recipe
 from pac.ingredients import choose_device, collect_data
-from pac.model.pretrained import load_config, load_weights
+from pac.model.pretrained import load_config
 from pac.policy import Interface, Policy
 from pac.recipe import RunConfig
 from pac.rollout import Crew, jobs_of, rollout
@@ -206,13 +206,8 @@ class Loop:
     def _policy(self, checkpoint: str, sampling: str) -> Policy:
         """A checkpoint's policy, in the memory of the one before it if it is of the same shape."""
         place = self._place(checkpoint)
-        content = load_config(place)
-        if self.actor is None or self.actor.model.config != content["model"]:
-            self.actor = policy.load(place, device=str(self.world.device))
-        else:
-            load_weights(self.actor.model, place)
-            self.actor.interface = Interface.from_json(content, place)
-        self.actor.name, self.actor.cameras = checkpoint, tuple(self.actor.interface.cameras)
+        if self.actor is None or not self.actor.become(place, checkpoint):
+            self.actor = policy.load(place, device=str(self.world.device), name=checkpoint)
         self.actor.sampling = sampling  # type: ignore[assignment]
         return self.actor
 
@@ -259,7 +254,7 @@ class Loop:
             groups,
             seed=plain.seed * MOST_ROUNDS + number,
             start=None if place is None else str(place),
-            length=self.improve.steps,
+            length=self.improve.steps if number else self.improve.first_steps or self.improve.steps,
             optimiser=dataclasses.replace(plain.optimiser, decay="constant"),
             checkpoint=dataclasses.replace(plain.checkpoint, keep_last=1, keep_every=None),
             evaluation=dataclasses.replace(plain.evaluation, tasks=()),

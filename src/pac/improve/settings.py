@@ -31,6 +31,7 @@ class ImproveConfig:
     rounds: int = 10  # at most
     episodes: int = 10  # collected a task and round
     steps: str = "1k steps"  # of training in a round: a duration
+    first_steps: str | None = None  # of round 0, on the recipe's own data, say; None: as every round
     trials: int = 20  # of each task in an evaluation, from the same initial states in every round
     mastery: float = 0.9  # of each target: success rate, or share of the expert's return. All reach it: done
     tolerance: float = 0.0  # how much worse, as a share, a round may surely be than the promoted one
@@ -70,6 +71,7 @@ class ImproveConfig:
             if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise ValueError(f"improve.{name}: expected a share in [0, 1], found {getattr(self, name)}.")
         check_duration(self.steps, "improve.steps")
+        check_duration(self.first_steps or self.steps, "improve.first_steps")
         if self.first is not None:
             make_behaviour(self.first)
 
