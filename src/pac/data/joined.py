@@ -5,6 +5,7 @@ batch costs as much as if there were one folder.
 """
 
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ class JoinedDataset(Dataset):
     """Datasets with the same spec, one after the other."""
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
-        self.parts = [Dataset(path) for path in paths]
+        self.parts = [open_part(path) for path in paths]
         first = self.parts[0]
         for part in self.parts:
             if part.spec != first.spec:
@@ -33,8 +34,6 @@ class JoinedDataset(Dataset):
         self._texts = list(dict.fromkeys(text for part in self.parts for text in part.instructions))
         self._origins = list(dict.fromkeys(text for part in self.parts for text in part.sources))
         self.index = self._join_index()
-        self.arrays = {name: np.concatenate([part.arrays[name] for part in self.parts]) for name in first.arrays}
-        self.goals = {name: np.concatenate([part.goals[name] for part in self.parts]) for name in first.goals}
         self._committed = {
             "goals": sum(part._committed["goals"] for part in self.parts),
             "statistics": {
@@ -42,6 +41,15 @@ class JoinedDataset(Dataset):
                 for name in first._committed["statistics"]
             },
         }
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:  # type: ignore[override]
+        """Put together when they are first asked for."""
+        return {name: np.concatenate([part.arrays[name] for part in self.parts]) for name in self.parts[0].arrays}
+
+    @cached_property
+    def goals(self) -> dict[str, np.ndarray]:  # type: ignore[override]
+        return {name: np.concatenate([part.goals[name] for part in self.parts]) for name in self.parts[0].goals}
 
     @property
     def instructions(self) -> list[str]:
@@ -68,6 +76,18 @@ class JoinedDataset(Dataset):
 def open_dataset(path: str | Path, more: Sequence[str | Path] = ()) -> Dataset:
     """One folder, or several as one."""
     return JoinedDataset([path, *more]) if more else Dataset(path)
+
+
+def open_part(path: str | Path) -> Dataset:
+    """A dataset, opened once as long as it does not change: round after round, all folders are looked at again."""
+    committed = Path(path) / "committed.json"
+    found = committed.stat() if committed.exists() else None
+    return _open_part(str(path), None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=4096)
+def _open_part(path: str, version: object) -> Dataset:
+    return Dataset(path)
 
 
 def pool_statistics(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

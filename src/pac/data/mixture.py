@@ -344,6 +344,9 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
     _check_keys(entry, {field.name for field in dataclasses.fields(DatasetConfig)}, where, required=("name",))
     fields = dict(inherited) | dict(entry)
     fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    for key in ("proprio_centre", "proprio_scale"):
+        if isinstance(fields.get(key), tuple):
+            fields[key] = tuple(float(x) if type(x) is int else x for x in fields[key])
     if isinstance(fields.get("path"), str):
         fields["path"] = str(root / Path(fields["path"]).expanduser())
     if isinstance(more := fields.get("more_paths"), tuple):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.episodes import STATE, TERMINATED, Dataset, read_committed, scale_of, verify
-from pac.data.joined import pool_statistics
+from pac.data.episodes import STATE, TERMINATED, read_committed, scale_of, verify
+from pac.data.joined import open_part, pool_statistics
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.data.relabel import reward_column
 from pac.improve.settings import Recipe
@@ -27,7 +27,7 @@ def collected_groups(recipe: Recipe, folder: Path, paths: Sequence[str]) -> list
     """The group of all data of the rounds so far; none while there is no data."""
     kinds: list[tuple[Any, list[str], str]] = []
     for path in paths:
-        dataset = Dataset(folder / path)
+        dataset = open_part(folder / path)
         kind = (dataset.spec, frozenset(dataset.instructions))
         for known, members, _ in kinds:
             if known == kind:
@@ -59,7 +59,7 @@ def share_statistics(mixture: Mixture, known: Sequence[Robot]) -> Mixture:
     """
     clusters: list[dict[str, Any]] = []
     for config in mixture.datasets:
-        parts = [Dataset(path) for path in _paths(config)]
+        parts = [open_part(path) for path in _paths(config)]
         if config.proprio_centre is not None or not parts or not parts[0].spec.state_dim:
             continue
         sizes = (parts[0].spec.state_dim, parts[0].spec.action_dim)
@@ -108,7 +108,7 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
     once, largest = True, 1.0
     for entry in datasets:
         for path in _paths(entry):
-            dataset = Dataset(path)
+            dataset = open_part(path)
             reward = np.abs(reward_column(dataset, entry.reward)) * entry.reward_scale
             largest = max(largest, float(reward.max(initial=0.0)))
             once &= not np.any(reward[~dataset.arrays[TERMINATED]])
