@@ -223,7 +223,7 @@ class Run:
         """Load the newest whole checkpoint; False if there is none yet."""
         folder = self.world.on_main(lambda: self.directory.newest(lambda text: self.console.print(f"[bold red]{text}")))
         if folder is None:
-            self.console.print("[bold red]No whole checkpoint was found: starting from step 0.")
+            self.console.print(f"[bold red]No whole checkpoint was found: starting from step {self.state.step:,}.")
             if self.world.is_main:
                 self.directory.cut_metrics(0)
             return False

@@ -341,6 +341,22 @@ def test_settings_may_not_change_on_the_way(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "run/inbox/kept").is_dir()
 
 
+def test_other_tasks_must_be_known_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert improve(tmp_path, improve={"others": ["control/cartpole.swingup"]}) == 2
+    assert "Task 'control/cartpole.swingup': expected state and action sizes" in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("rounds/000/train/checkpoints/0*"))
+
+
+def test_others_are_evaluated_and_not_collected(tmp_path: Path) -> None:
+    data = write(tmp_path / "out", OUT)
+    sulky = POINT.replace("Point", "Sulky")  # the same robot under another name
+    assert improve(tmp_path, **cloning(data, 5, others=[sulky], collect="policy", rounds=2, episodes=1)) == 0
+    last = record(tmp_path / "run")["rounds"][1]
+    assert list(last["summary"]) == [POINT, sulky]
+    assert last["episodes"] == {POINT: 1}
+    assert "; others " in last["reason"]
+
+
 def kill(tmp_path: Path, kills: int, **changes: Any) -> list[int]:
     file = dump(recipe(**changes), tmp_path / "recipe.toml")
     command = [sys.executable, str(HERE / "killing.py"), str(file), str(tmp_path), str(kills), "0"]

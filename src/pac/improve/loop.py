@@ -135,12 +135,15 @@ class Loop:
 
     def _knows(self, interface: Interface) -> bool:
         try:
-            for task in self.improve.all_tasks:
-                cameras = tuple(interface.cameras)
-                interface.robot(task_spec(task, cameras=cameras, max_steps=self.improve.max_steps))
+            self._check_known(interface)
         except ValueError:
             return False
         return True
+
+    def _check_known(self, interface: Interface) -> None:
+        """Raise unless a policy with this training could act in every task."""
+        for task in self.improve.all_tasks:
+            interface.robot(task_spec(task, cameras=tuple(interface.cameras), max_steps=self.improve.max_steps))
 
     # ---------------------------------------------------------------------------------------------------- collecting
 
@@ -221,6 +224,7 @@ class Loop:
             begun = directory.is_run()
             directory.open(resume=begun, overwrite=False)
             self.run = run = Run(config, directory, self.world, reuse=self.run)
+            self._check_known(run.interface)
             low, high = run.model_config.value_min, run.model_config.value_max
             bounds = run.sampler.value_bounds(config.objective.discount)
             names = [source.config.name for source in run.sampler.sources]
