@@ -348,13 +348,38 @@ def test_other_tasks_must_be_known_before_training(tmp_path: Path, capsys: pytes
 
 
 def test_others_are_evaluated_and_not_collected(tmp_path: Path) -> None:
-    data = write(tmp_path / "out", OUT)
-    sulky = POINT.replace("Point", "Sulky")  # the same robot under another name
-    assert improve(tmp_path, **cloning(data, 5, others=[sulky], collect="policy", rounds=2, episodes=1)) == 0
+    other = "control/point_mass.easy"
+    for trial in rollout("random", jobs_of([other], 3), workers=0, max_steps=10):
+        with DatasetWriter(tmp_path / "other", dataset_spec(trial)) as writer:
+            writer.append(trial.episode)
+    given = cloning(write(tmp_path / "out", OUT), 5, others=[other], collect="policy", rounds=2, episodes=1)
+    given["improve"] |= {"max_steps": 10}
+    group = {"name": "other", "weight": 1, "datasets": [{"name": "other", "path": str(tmp_path / "other")}]}
+    given["mixture"] |= {"groups": [*given["mixture"]["groups"], group], "defaults": {}}
+    assert improve(tmp_path, **given) == 0
     last = record(tmp_path / "run")["rounds"][1]
-    assert list(last["summary"]) == [POINT, sulky]
+    assert {task: row["unit"] for task, row in last["summary"].items()} == {POINT: "success", other: "return"}
     assert last["episodes"] == {POINT: 1}
     assert "; others " in last["reason"]
+
+
+def test_one_scale_of_rewards_for_all_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Successes that end an episode count 1, and go on doing so; else there is room for 1 at every step."""
+    for name, stop, expected in (("once", True, 1.0), ("ever", False, 0.1)):
+        assert improve(tmp_path, out=name, improve={"rounds": 2, "stop_at_success": stop}) == 0
+        for number in range(2):
+            config = json.loads((tmp_path / name / f"rounds/{number:03d}/train/config.json").read_text())
+            assert config["objective"]["reward_scale"] == pytest.approx(expected)
+    capsys.readouterr()
+    mixture = {"defaults": {}}  # the world's own rewards, of both signs
+    assert improve(tmp_path, out="negative", mixture=mixture) == 2
+    assert "found negative ones. Begin again with model.value_min=-1" in capsys.readouterr().err
+    model = {"value_min": -1.0}
+    assert improve(tmp_path, out="fits", mixture=mixture, model=model, improve={"rounds": 1}) == 0
+    assert "what is beyond" not in capsys.readouterr().err
+    tight = {"method": "pac", "num_samples": 3, "reward_scale": 1.0}
+    assert improve(tmp_path, out="tight", mixture=mixture, model=model, objective=tight, improve={"rounds": 1}) == 0
+    assert "what is beyond is cut off" in capsys.readouterr().err
 
 
 def kill(tmp_path: Path, kills: int, **changes: Any) -> list[int]:

@@ -6,7 +6,7 @@ which are its tasks, are drawn equally often, and within a task every transition
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pac.data.relabel import reward_column
 from pac.improve.settings import Recipe
 from pac.policy import Robot
 from pac.recipe import RunConfig
+from pac.train import Run
 
 GROUP = "collected"
 
@@ -117,12 +118,13 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
     return value_max / largest * (1.0 if once else 1 - config.objective.discount)
 
 
-def check_values(
-    bounds: Iterable[tuple[float, float]], names: Sequence[str], scale: float, low: float, high: float
-) -> list[str]:
+def check_values(run: Run) -> list[str]:
     """What to say of rewards whose values do not fit the bins; raises if none would be learned."""
-    notes = []
-    for name, (least, most) in zip(names, bounds, strict=True):
+    low, high = run.model_config.value_min, run.model_config.value_max
+    scale, notes = float(run.objective.reward_scale or 1.0), []
+    bounds = run.sampler.value_bounds(run.config.objective.discount)
+    for source, (least, most) in zip(run.sampler.sources, bounds, strict=True):
+        name = source.config.name
         if least < 0 <= low:
             raise ValueError(
                 f"Dataset {name!r}: expected rewards of 0 or more, as the model's values lie in [{low:g}, {high:g}], "

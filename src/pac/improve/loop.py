@@ -225,10 +225,7 @@ class Loop:
             directory.open(resume=begun, overwrite=False)
             self.run = run = Run(config, directory, self.world, reuse=self.run)
             self._check_known(run.interface)
-            low, high = run.model_config.value_min, run.model_config.value_max
-            bounds = run.sampler.value_bounds(config.objective.discount)
-            names = [source.config.name for source in run.sampler.sources]
-            for note in data.check_values(bounds, names, plan["reward_scale"], low, high):
+            for note in data.check_values(run) if config.objective.critic != "none" else []:
                 self.console.print(f"[bold red]{escape(note)}")
             if self.folder.promoted is not None:
                 run.continue_from(self._place(plan["start"]))
