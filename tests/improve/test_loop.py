@@ -164,6 +164,24 @@ def test_training_goes_on_with_its_optimiser_and_the_same_memory(
     assert {row["optim/learning_rate"] for row in rates} == {1e-3}  # no second warm-up, no decay
 
 
+def test_cloning_turns_into_rl_over_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule follows the checkpoint's steps, not the round's."""
+    seen: list[float | None] = []
+    train = Run.train
+
+    def noting(self: Run) -> None:
+        seen.append(self.controls(self.state.step).imitation_weight)
+        train(self)
+
+    monkeypatch.setattr(Run, "train", noting)
+    data = write(tmp_path / "out", OUT, 4)
+    group = {"name": "given", "weight": 1, "datasets": [{"name": "given", "path": str(data)}]}
+    given = recipe()["mixture"] | {"groups": [group]}
+    schedule = {"imitation_weight": [[0, 1.0], [6, 1.0], [18, 0.0]]}
+    assert improve(tmp_path, mixture=given, schedules=schedule, improve={"mastery": 2.0, "rounds": 4}) == 0
+    assert seen == [1.0, 1.0, 0.5, 0.0]
+
+
 def test_workers_and_environments_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     start = LocalBackend.start

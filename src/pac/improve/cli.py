@@ -66,6 +66,11 @@ def main(args: argparse.Namespace) -> int:
                 f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size or raise "
                 "machine.accumulate, then begin again; or continue elsewhere with --resume."
             ) from error
+        except OSError as error:
+            raise ValueError(
+                f"{args.out}: expected to read the data and write the rounds, found {error}. Free some space or repair "
+                "the disk, then continue with --resume."
+            ) from error
     if folder.rounds:
         console.print(loop.table())
     console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)
