@@ -6,7 +6,8 @@ which are its tasks, are drawn equally often, and within a task every transition
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import zlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +143,31 @@ def check_values(run: Run) -> list[str]:
 
 
 def stamp(path: Path) -> dict[str, int]:
-    """What tells a dataset from the same one with more in it."""
+    """What tells a dataset from any other: its sizes, and a checksum over those of its files."""
     committed = read_committed(path)
-    return {"episodes": committed["episodes"], "rows": committed["rows"]}
+    sealed = path / "committed.json"
+    checksum = zlib.crc32(sealed.read_bytes()) if sealed.exists() else 0
+    return {"episodes": committed["episodes"], "rows": committed["rows"], "crc32": checksum}
 
 
-def read_inbox(folder: Path, inbox: str, known: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Datasets in the inbox that no round has used yet; raises if one is broken, or one that was used has changed."""
+def check_unchanged(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Raise unless all data of earlier rounds is there as it was: nothing is trained on less than before."""
+    for entry in entries:
+        path = folder / entry["path"]
+        found = stamp(path) if path.is_dir() else "none"
+        if found != (before := {key: entry[key] for key in ("episodes", "rows", "crc32")}):
+            raise ValueError(
+                f"{path}: expected the data that an earlier round trained on, {before}, found {found}. Put it back as "
+                "it was, and new episodes into a folder of their own in the inbox."
+            )
+
+
+def read_inbox(folder: Path, inbox: str, known: Collection[str]) -> list[dict[str, Any]]:
+    """Datasets in the inbox that no round has used yet; raises if one is not whole."""
     found = []
-    for path in sorted((folder / inbox).glob("*")) if (folder / inbox).is_dir() else []:
+    for path in sorted((folder / inbox).glob("*")):
         name = f"{inbox}/{path.name}"
-        if path.name.startswith(".") or not path.is_dir():
+        if path.name.startswith(".") or not path.is_dir() or name in known:
             continue
         if problems := verify(path):
             raise ValueError(
@@ -160,23 +175,9 @@ def read_inbox(folder: Path, inbox: str, known: dict[str, dict[str, Any]]) -> li
                 "inbox; then continue with --resume."
             )
         entry = {"path": name, "made_by": "inbox"} | stamp(path)
-        if name in known:
-            before = {key: known[name][key] for key in ("episodes", "rows")}
-            if before != stamp(path):
-                raise ValueError(
-                    f"{path}: expected what an earlier round trained on, {before}, found {stamp(path)}. Restore it, "
-                    "and put new episodes into a folder of their own."
-                )
-        elif not entry["episodes"]:
+        if not entry["episodes"]:
             raise ValueError(f"{path}: expected episodes, found none. Take it out of the inbox.")
-        else:
-            found.append(entry)
-    missing = [name for name in known if name.startswith(f"{inbox}/") and not (folder / name).is_dir()]
-    if missing:
-        raise ValueError(
-            f"{folder / missing[0]}: expected the dataset that an earlier round trained on, found none. Nothing is "
-            "trained on less than before: put it back."
-        )
+        found.append(entry)
     return found
 
 

@@ -151,8 +151,9 @@ class Loop:
         """New data: what the policy collects, and what is in the inbox; False if there must be some and is none."""
         number = plan["round"]
         with self._phase(plan, "collect"):
-            known = {entry["path"]: entry for entry in self.folder.entries(number)}
-            handed_in = data.read_inbox(self.folder.path, INBOX, known)
+            before = self.folder.entries(number)
+            data.check_unchanged(self.folder.path, before)
+            handed_in = data.read_inbox(self.folder.path, INBOX, {entry["path"] for entry in before})
             if handed_in:
                 names = ", ".join(entry["path"] for entry in handed_in)
                 self._say(number, f"takes {_plural(sum(e['episodes'] for e in handed_in), 'episode')} from {names}")
