@@ -194,7 +194,7 @@ def test_workers_and_environments_are_kept(tmp_path: Path, monkeypatch: pytest.M
 def test_mastery_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Cloning what goes out succeeds often enough; a higher bar on resume goes on."""
     data = write(tmp_path / "out", OUT)
-    given = cloning(data, 60, rounds=2, mastery=0.5, collect="policy", episodes=1)
+    given = cloning(data, 30, rounds=2, mastery=0.5, collect="policy", episodes=1)
     assert improve(tmp_path, **given) == 0
     assert "Every target is mastered" in capsys.readouterr().err
     found = record(tmp_path / "run")
@@ -208,10 +208,10 @@ def test_mastery_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_worse_round_is_rolled_back_and_its_data_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From a policy that goes out, people hand in data that stays: refused; then data that goes out: promoted."""
-    assert improve(tmp_path, out="good", **cloning(write(tmp_path / "out", OUT), 60)) == 0
+    assert improve(tmp_path, out="good", **cloning(write(tmp_path / "out", OUT), 30)) == 0
     good = tmp_path / "good"
     write(tmp_path / "run/inbox/stays", STAY)
-    given = cloning(None, 80, rounds=2)
+    given = cloning(None, 40, rounds=2)
     words = ("--start", str(good), "--collect", "none")
     assert improve(tmp_path, *words, **given) == 0
     shown = capsys.readouterr().err
@@ -235,17 +235,17 @@ def test_a_worse_round_is_rolled_back_and_its_data_kept(tmp_path: Path, capsys: 
 def test_rolled_back_to_a_round_of_its_own(tmp_path: Path) -> None:
     """The round after a refused one begins where that one began, optimiser and all."""
     data = write(tmp_path / "out", OUT)
-    assert improve(tmp_path, **cloning(data, 60, rounds=3, weight=50.0)) == 0  # waits after round 0
+    assert improve(tmp_path, **cloning(data, 40, rounds=3, weight=50.0)) == 0  # waits after round 0
     write(tmp_path / "run/inbox/stays", STAY, 60)
-    assert improve(tmp_path, "--resume", **cloning(data, 60, rounds=3, weight=50.0)) == 0
+    assert improve(tmp_path, "--resume", **cloning(data, 40, rounds=3, weight=50.0)) == 0
     (first, refused) = record(tmp_path / "run")["rounds"]
     assert (first["promoted"], refused["promoted"]) == (True, False)
     write(tmp_path / "run/inbox/goes", OUT, 200, seed=78)
-    assert improve(tmp_path, "--resume", **cloning(data, 60, rounds=3, weight=50.0)) == 0
+    assert improve(tmp_path, "--resume", **cloning(data, 40, rounds=3, weight=50.0)) == 0
     last = record(tmp_path / "run")["rounds"][2]
     assert last["start"] == refused["start"] == first["checkpoint"]
-    assert last["checkpoint"].endswith("000120")
-    assert last["steps"] == 180
+    assert last["checkpoint"].endswith("000080")
+    assert last["steps"] == 120
 
 
 def test_the_inbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
