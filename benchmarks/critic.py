@@ -52,7 +52,7 @@ def mlp() -> tuple[Critic, list[Any], Bins]:
     net = nn.Sequential(nn.Linear(*sizes), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, bins.count))
     with torch.no_grad():
         net[-1].weight.mul_(0.01)  # type: ignore[operator]
-        net[-1].bias.copy_(bins.logits_with_mean(0.0))  # type: ignore[operator]
+        net[-1].bias.copy_(bins.logits_near(0.0))  # type: ignore[operator]
     both = lambda s, a: net(torch.cat([s[:, None].expand(-1, a.shape[1], -1), a], -1))  # noqa: E731
     return both, list(net.parameters()), bins
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pac
 
 LAYERS = [
-    {"bins", "config", "intervals", "resources", "sections", "types"},
+    {"bins", "config", "intervals", "look", "resources", "sections", "types"},
     {"behaviours", "envs", "model"},
     {"objectives", "data"},
     {"distributed", "policy", "recipe", "rollout", "run"},
-    {"collect", "demo", "evaluate", "logs", "optim", "scaling"},
+    {"collect", "demo", "evaluate", "logs", "optim", "report", "scaling"},
     {"ingredients", "update"},
     {"blame"},
     {"train"},

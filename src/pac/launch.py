@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def _train(config: RunConfig, args: argparse.Namespace, world: World) -> int:
         run.console.print(f"{args.out} is finished: {run.state.step:,} steps. A longer `length` would go on from here.")
         return 0
     if world.is_main:
-        run.directory.write_json(CONFIG, run.describe())
+        run.directory.write_json(CONFIG, run.describe() | {"command": command(args)})
         mixtures.print_plan(run.plan, run.console)
         begun = f"from step {run.state.step:,} " if resumed else ""
         run.console.print(
@@ -74,6 +75,12 @@ def _train(config: RunConfig, args: argparse.Namespace, world: World) -> int:
         run.console.print(f"Stopped at step {run.state.step:,}; everything is saved. Continue with --resume.")
         return 128 + run.interrupted
     return 0
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command line that begins this run; how it was taken up again does not change what it is."""
+    start = ["--start", args.start] if args.start else []
+    return shlex.join(["pac", "train", args.recipe, *args.overrides, "--out", str(args.out), *start])
 
 
 def _prepare(config: RunConfig, args: argparse.Namespace, world: World) -> Run:

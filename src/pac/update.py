@@ -28,6 +28,7 @@ from pac.types import Batch
 
 WARM_UP = 3  # eager updates of a shape before it is captured
 MOST_GRAPHS = 8
+MOST_COMPILED = 8  # shapes: dynamo's limit, past which it raises
 
 
 @dataclass(kw_only=True)
@@ -122,8 +123,10 @@ class Update:
             name: torch.zeros((), device=world.device)
             for name in ("imitation_weight", "critic_weight", "temperature", "step")
         }
+        self._compiled: set[Any] = set()
         self._seen: dict[Any, int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
+        self._pool: Any = None  # memory of all graphs: one runs at a time, and leaves nothing there that another reads
 
     def begin(self, seed: int) -> None:
         """Serve another run of the same shape: what was captured stays, counts and noise begin anew."""
@@ -153,6 +156,8 @@ class Update:
         if bad.device.type == "cpu" and bad:  # the loss would raise
             self._refuse(bad)
             return
+        # NaN has no bin: as an index it would stop a GPU for good, where this update is to be refused.
+        batch = replace(batch, action=batch.action.nan_to_num(), reward=batch.reward.nan_to_num())
         given = self._given(batch, tensors["row"], used)
         if self.proprio_noise:
             batch = self._blur(batch, tensors["row"])
@@ -167,7 +172,7 @@ class Update:
         for i in range(parts):
             part = batch[i::parts]
             with self._precision():
-                values, measured = self.loss(
+                values, measured = self._loss_of(part, used)(
                     self.state.model, self.state.target, part, self.objective, None, _part(given, i, parts)
                 )
                 share = values.sum() / num_real
@@ -182,6 +187,14 @@ class Update:
         bad = torch.maximum(bad, (~finite).float())
         self._step(bad)
         self.tally.add(metrics | {"loss/total": total, "optim/gradient_norm": norm / self.world.size}, bad)
+
+    def _loss_of(self, part: Batch, used: frozenset[str]) -> Callable[..., Any]:
+        """Compiled for the first shapes that come, eager for the rest."""
+        tensors = [x for struct in (part, part.observation) for x in vars(struct).values() if isinstance(x, Tensor)]
+        form = (used, *((x.shape, x.stride()) for x in tensors))
+        if len(self._compiled) < MOST_COMPILED:
+            self._compiled.add(form)
+        return self.loss if form in self._compiled else loss
 
     def _unsound(self, batch: Batch) -> Tensor:
         """1 if a real action or reward of any process is not finite: an action would become some bin in silence."""
@@ -261,7 +274,8 @@ class Update:
         for name, x in tensors.items():
             static[name].copy_(x)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             self._run(static, used)
         return graph, static
 
@@ -295,10 +309,14 @@ def compile_blocks(model: PAC) -> None:
 
 
 def recompute_blocks(model: PAC) -> None:
-    """Activation checkpointing: keep a block's input only, and compute the rest again in the backward pass."""
+    """Activation checkpointing: keep a block's input only, and compute the rest again in the backward pass. A block
+    draws no random numbers; to ask for the generator's state would end a capture.
+    """
     for block in model.blocks:
         forward = block.forward
-        block.forward = lambda latents, forward=forward: checkpoint(forward, latents, use_reentrant=False)
+        block.forward = lambda latents, forward=forward: checkpoint(
+            forward, latents, use_reentrant=False, preserve_rng_state=False
+        )
 
 
 def _part(given: Given, i: int, parts: int) -> Given:

@@ -37,6 +37,19 @@ def test_a_record_of_a_trial() -> None:
     assert entry.total == pytest.approx(0.6)
     assert Record.from_json(json.loads(json.dumps(entry.as_json()))) == entry
     assert entry.as_json()["return"] == entry.total
+    assert not {"predicted", "achieved"} & entry.as_json().keys()  # nothing was expected of it
+
+
+def test_what_the_critic_expected_and_what_followed() -> None:
+    trial = Played()
+    trial.values = np.array([0.7, 0.5, 0.3], np.float32)  # type: ignore[attr-defined]
+    entry = record(trial, "ours", 0.5)
+    assert entry.predicted == pytest.approx(0.7)
+    assert entry.achieved == pytest.approx(0.1 + 0.5 * 0.2 + 0.25 * 0.3)
+    again = Record.from_json(json.loads(json.dumps(entry.as_json())))
+    assert (again.predicted, again.achieved) == (entry.predicted, entry.achieved)
+    assert record(trial, "ours").predicted is None  # no discount, no discounted return
+    assert record(trial, "ours") == entry  # it is the same trial
 
 
 def test_a_return_that_is_no_number_is_refused() -> None:

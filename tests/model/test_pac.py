@@ -216,7 +216,7 @@ def test_value_heads_start_at_the_chosen_value(value: float) -> None:
     bins = model.config.value_bins
     q = bins.mean(model.q_logits(encoded, torch.rand(8, 3, 4), torch.ones(8, 4, dtype=torch.bool)))
     for start in (q, bins.mean(model.v_logits(encoded))):
-        torch.testing.assert_close(start, torch.full_like(start, value), rtol=0, atol=0.01)
+        torch.testing.assert_close(start, torch.full_like(start, value), rtol=0, atol=0.015)
     entropy = torch.distributions.Categorical(logits=model.policy_logits(encoded)).entropy()
     assert entropy.min() > 0.99 * torch.tensor(11.0).log()  # the policy starts almost uniform
 

@@ -11,17 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from pac import look
 from pac.data.episodes import IMAGES, STATE, Dataset, normalise_action
 
 SAMPLED_EPISODES = 200  # a tenth of that with pictures
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd }
-td:first-child, th:first-child { text-align: left } figure { display: inline-block; margin: .4em }
-figcaption { font-size: 12px; color: #555 } .warning { background: #fff3cd; padding: .4em .8em; margin: .3em 0 }
-img { image-rendering: pixelated; width: 120px; margin: 2px }
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +46,7 @@ def draw_sample(dataset: Dataset) -> Sample:
 
 def html_page(report: dict[str, Any], index: np.ndarray, sample: Sample) -> str:
     """`report` as `inspect.describe` gives it."""
-    warnings = "".join(f'<p class="warning">{html.escape(text)}</p>' for text in report["warnings"])
+    warnings = "".join(map(look.warning, report["warnings"]))
     overall = [histogram(index["return"], "return of an episode"), histogram(index["length"], "steps of an episode")]
     overall.append(histogram(sample.reward, "reward of a step (sample)"))
     sections = [
@@ -69,8 +62,7 @@ def html_page(report: dict[str, Any], index: np.ndarray, sample: Sample) -> str:
         "<h2>Actions</h2>" + _table(report["action"]),
         _histograms(sample.action, [f"{row['name']}, normalised" for row in report["action"]]),
     ]
-    title = f"<title>{html.escape(report['path'])}</title>"
-    return f'<!doctype html><meta charset="utf-8">{title}<style>{STYLE}</style>' + "\n".join(sections)
+    return look.document(report["path"], "\n".join(sections))
 
 
 def histogram(values: np.ndarray, caption: str, bins: int = 30) -> str:
@@ -83,7 +75,7 @@ def histogram(values: np.ndarray, caption: str, bins: int = 30) -> str:
     bars = "".join(f'<rect x="{6 * i}" y="{60 - top:.1f}" width="5" height="{top:.1f}"/>' for i, top in enumerate(tops))
     scale = f"{edges[0]:.4g} to {edges[-1]:.4g}"
     return (
-        f'<figure><svg width="{6 * bins}" height="60" fill="#4a7ab5">{bars}</svg>'
+        f'<figure><svg width="{6 * bins}" height="60" fill="var(--s0)">{bars}</svg>'
         f"<figcaption>{html.escape(caption)}<br>{scale}</figcaption></figure>"
     )
 
@@ -122,9 +114,7 @@ def _task_row(row: dict[str, Any]) -> dict[str, Any]:
 def _table(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "<p>none</p>"
-    head = "".join(f"<th>{html.escape(key)}</th>" for key in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row.values()) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return look.table(list(map(html.escape, rows[0])), [list(map(_cell, row.values())) for row in rows])
 
 
 def _cell(value: Any) -> str:

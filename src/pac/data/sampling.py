@@ -148,7 +148,7 @@ class Sampler:
         for source, where in blocks:
             target.fill(source, where, draws[where])
         tensors = target.tensors()
-        tensors["row"] = torch.from_numpy(draws.row).to(self.device)
+        tensors["row"] = _send(draws.row, self.device)
         return tensors
 
     def _extent(self, draws: Draws) -> "_Extent":
@@ -306,7 +306,7 @@ class _Assembly:
     def fill(self, source: Source, where: slice, draws: Draws) -> None:
         """Gather one dataset's windows into their block."""
         windows = source.locate(draws.window)
-        rows = torch.from_numpy(windows.rows).to(self.device)
+        rows = _send(windows.rows, self.device)
         steps = rows[:, :-1]
         if source.state is not None:
             _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
@@ -325,21 +325,18 @@ class _Assembly:
     def _fill_goals(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
         goal = source.goal_rows(windows, draws.goal)
         self.show_goal[where, 0] = (goal >= 0) & draws.show_goal
-        rows = torch.from_numpy(np.maximum(goal, 0)[:, None]).to(self.device)
+        rows = _send(np.maximum(goal, 0)[:, None], self.device)
         for i, name in enumerate(source.goal_cameras):
             frames = source.goals[name] if source.config.goals == "stored" else source.images[name]
             _gather_pictures(frames, rows, out=self.goals[i, where])
         if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
             behind = windows.rows[:, 1:] - goal[:, None]
-            arrived = torch.from_numpy(behind == 0).to(self.device)
+            arrived = _send(behind == 0, self.device)
             self.reward[where], self.terminated[where] = arrived.float(), arrived
             self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        def send(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(self.device)
-
-        dataset, num_goals = send(self.dataset), self.extent.num_goals
+        dataset, num_goals = _send(self.dataset, self.device), self.extent.num_goals
         constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
         proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
         _normalise(
@@ -356,14 +353,14 @@ class _Assembly:
             "camera_mask": constant["camera_mask"][:, :cameras],
             "goal_images": self.goals[:num_goals],  # what a whole batch lacks is not computed
             "goal_slots": constant["goal_slots"][:, :num_goals],
-            "goal_mask": constant["goal_mask"][:, :num_goals] & send(self.show_goal),
-            "text": send(self.text[:, :length]),
-            "text_mask": send(self.text_mask[:, :length]),
+            "goal_mask": constant["goal_mask"][:, :num_goals] & _send(self.show_goal, self.device),
+            "text": _send(self.text[:, :length], self.device),
+            "text_mask": _send(self.text_mask[:, :length], self.device),
             "action": self.action,
             "action_mask": constant["action_mask"][:, :actions],
             "reward": self.reward.mul_(constant["reward_scale"][:, None]),
             "discount": 1 - self.terminated.float(),
-            "mask": send(self.mask),
+            "mask": _send(self.mask, self.device),
             "imitation_weight": constant["imitation_weight"],
             "critic_weight": constant["critic_weight"],
         }
@@ -389,8 +386,21 @@ def _plain(tensor: Tensor) -> Any:
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
+def _send(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array on a device. It goes by way of pinned memory, so that nobody waits for what the device is doing: the
+    next batch is gathered while it computes an update.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    return tensor.contiguous().pin_memory().to(device, non_blocking=True) if array.size else tensor.to(device)
+
+
 def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
-    """Actions in place to [-1, 1]."""
+    """Actions in place to [-1, 1]; NaN stays."""
+    if action.device.type != "cpu":
+        action.sub_(centre).div_(half).clamp_(-1, 1)
+        return
     values = _plain(action)
     values -= _plain(centre)
     values /= _plain(half)

@@ -14,7 +14,7 @@ import pac
 from pac import behaviours, policy
 from pac.envs import TASKS
 from pac.envs.tasks import check_name
-from pac.model.pretrained import CONFIG, WEIGHTS, pretrained_folder
+from pac.model.pretrained import CONFIG, WEIGHTS, load_config, pretrained_folder
 from pac.rollout import Policy
 
 SAMPLINGS = ("sample", "mode")
@@ -37,6 +37,10 @@ class Contestant:
         if not self.is_checkpoint:
             return self.text
         return policy.load(self.text, sampling=self.sampling, best_of=self.best_of, values=True)
+
+    def discount(self) -> float | None:
+        """Of a checkpoint's critic: its values are discounted returns."""
+        return load_config(self.text).get("discount") if self.is_checkpoint else None
 
     def describe(self) -> dict[str, Any]:
         """What the results say of it; a checkpoint that was written anew is another one."""

@@ -49,6 +49,9 @@ class Record:
     length: int
     total: float  # undiscounted return; "return" in files
     success: bool | None  # at any step; None: the world does not say
+    # Of a checkpoint with a critic: what it expected of the first action, and the discounted return that followed.
+    predicted: float | None = dataclasses.field(default=None, compare=False)
+    achieved: float | None = dataclasses.field(default=None, compare=False)
 
     @property
     def key(self) -> Key:
@@ -61,15 +64,17 @@ class Record:
 
     def as_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
-        return {"return" if name == "total" else name: value for name, value in values.items()}
+        left_out = [name for name in ("predicted", "achieved") if values[name] is None]
+        return {"return" if k == "total" else k: value for k, value in values.items() if k not in left_out}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
         return cls(**{"total" if name == "return" else name: value for name, value in values.items()})
 
 
-def record(trial: HasEpisode, actor: str = "") -> Record:
-    episode = trial.episode
+def record(trial: HasEpisode, actor: str = "", discount: float | None = None) -> Record:
+    """With the discount of the critic that acted, also what it expected and what followed."""
+    episode, values = trial.episode, getattr(trial, "values", None)
     total = float(np.sum(episode.reward, dtype=np.float64))
     if not math.isfinite(total):
         raise ValueError(
@@ -85,7 +90,13 @@ def record(trial: HasEpisode, actor: str = "") -> Record:
         length=len(episode.action),
         total=total,
         success=episode.success,
+        **({} if discount is None or values is None or not len(values) else _foreseen(values, episode, discount)),
     )
+
+
+def _foreseen(values: np.ndarray, episode: Episode, discount: float) -> dict[str, float]:
+    rewards = np.asarray(episode.reward, np.float64)
+    return {"predicted": float(values[0]), "achieved": float(rewards @ discount ** np.arange(len(rewards)))}
 
 
 def state_id(episode: Episode) -> str:

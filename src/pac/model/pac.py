@@ -136,17 +136,19 @@ class PAC(nn.Module):
             )
 
 
-INPUT_QUERY_GAIN = 3.0  # scores of a latent for the input tokens start with about this standard deviation
+QUERY_GAIN = 3.0  # scores of a latent for the input, and of an action for the latents, start with about this spread
 EMBEDDING_STD = 0.02
+NUMBER_STD = 0.06
 
 
 def initialise(model: PAC) -> None:
     """Random weights from which the model fits soon (docs/log.md has what each choice is worth).
 
-    A number's token is t * w + c, and the layer norm after it keeps t only if w and the position c are of one size:
-    both start at EMBEDDING_STD, like all embeddings that a norm follows; small ones fitted sooner. Latents begin by
-    reading a few tokens each rather than the average of all: their queries are scaled up. Heads start almost flat, the
-    value heads around `initial_value`.
+    What tells one state, one latent or one action from another must not drown in what they share. So the bias that all
+    numbers' tokens have in common starts at zero, and their direction w larger than the position c beside it: a token is
+    t * w + c, and the layer norm after it would hide t. Embeddings that a norm follows start small: they turn
+    faster. Latents begin by reading a few tokens each rather than the average of all, and so do the critic's
+    actions with the latents: their queries are scaled up. Heads start almost flat, the value heads near `initial_value`.
     """
     config = model.config
     for module in model.modules():
@@ -167,12 +169,12 @@ def initialise(model: PAC) -> None:
             nn.init.normal_(parameter)
     for name, module in model.named_modules():
         if isinstance(module, MultiScaleEncoder):
-            of_action = name == "q.action.numbers"  # its tokens are summed: what they share says nothing of the action
-            nn.init.normal_(module.linear.weight, std=1.0 if of_action else EMBEDDING_STD)
-            nn.init.normal_(module.linear.bias, std=0.0 if of_action else EMBEDDING_STD)
+            nn.init.normal_(module.linear.weight, std=1.0 if name == "q.action.numbers" else NUMBER_STD)
     depth_scale = (2 * config.num_blocks) ** -0.5
     with torch.no_grad():
-        model.read.attention.query.weight.mul_(INPUT_QUERY_GAIN)
+        model.read.attention.query.weight.mul_(QUERY_GAIN)
+        if config.q_head and isinstance(model.q, ActionQueries):
+            model.q.decoder.attention.query.weight.mul_(QUERY_GAIN)
         for name, module in model.named_modules():
             if not isinstance(module, nn.Linear):
                 continue
@@ -181,7 +183,7 @@ def initialise(model: PAC) -> None:
             elif name.endswith("decoder.head"):
                 module.weight.mul_(0.01)
                 if name.startswith(("q.", "v.")) and config.initial_value is not None:
-                    module.bias.copy_(config.value_bins.logits_with_mean(config.initial_value))
+                    module.bias.copy_(config.value_bins.logits_near(config.initial_value))
 
 
 def count_parameters(model: nn.Module) -> int:
