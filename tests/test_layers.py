@@ -15,6 +15,7 @@ LAYERS = [
     {"blame"},
     {"train"},
     {"launch"},
+    {"improve"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pac.config import model_config
 from pac.model import PAC
+from pac.model.pretrained import save_pretrained
 from pac.policy import Interface, Policy, Robot, load
 from pac.train import Run
 from pac.types import Query, TaskSpec
@@ -235,3 +236,45 @@ def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     for text in ("go there", "go away, quickly"):
         policy.act([dataclasses.replace(query, task=task(run, instruction=text))])
     assert torch.equal(seen[0], seen[1])
+
+
+def test_it_becomes_another_checkpoint_in_place(run: Run, tmp_path: Path) -> None:
+    """As if that had been loaded: weights, statistics and name; the memory of the weights stays."""
+    first = run.policy(name="first")
+    pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
+    other = load(pretrained, device="cpu")
+    for parameter in other.model.parameters():
+        parameter.data.mul_(1.1)
+    robots = tuple(
+        dataclasses.replace(r, proprio_scale=tuple(2 * x for x in r.proprio_scale)) for r in other.interface.robots
+    )
+    changed = dataclasses.replace(other.interface, robots=robots)
+    save_pretrained(other.model, tmp_path / "other", other.model.config, changed.as_json())
+    acting = load(pretrained, device="cpu")
+    asked = queries(run, 1)
+    before, place = acting.act(asked), next(acting.model.parameters()).data_ptr()
+    assert [tuple(r.action) for r in before] == [tuple(r.action) for r in first.act(asked)]
+    assert acting.become(tmp_path / "other", "other")
+    assert (acting.name, next(acting.model.parameters()).data_ptr()) == ("other", place)
+    found = [tuple(reply.action) for reply in acting.act(asked)]
+    assert found == [tuple(reply.action) for reply in load(tmp_path / "other", device="cpu").act(asked)]
+    assert found != [tuple(reply.action) for reply in before]
+    wide = PAC(model_config("nano", num_latents=3))
+    save_pretrained(wide, tmp_path / "wide", wide.config, changed.as_json())
+    assert not acting.become(tmp_path / "wide", "wide")
+    assert acting.name == "other"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_on_a_gpu(run: Run) -> None:
+    """What is replayed equals what is computed step by step, for more rows and robots than one capture."""
+    pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
+    captured, plain = load(pretrained, device="cuda"), load(pretrained, device="cuda", values=True)
+    for _ in range(2):
+        asked = queries(run, 1)
+        for one, other in zip(captured.act(asked), plain.act(asked), strict=True):
+            np.testing.assert_allclose(one.action, other.action, atol=1e-5)
+    assert len(captured._captured) == 1
+    assert not plain._captured
+    assert captured.become(pretrained, "again")
+    assert len(captured._captured) == 1

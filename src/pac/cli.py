@@ -10,6 +10,7 @@ from pac import collect, demo, launch
 from pac.data import inspect, mixture, transfer
 from pac.envs import listing
 from pac.evaluate import cli as evaluate
+from pac.improve import cli as improve
 from pac.report import cli as report
 from pac.scaling import info
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
     parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (info, listing, transfer, inspect, mixture, collect, launch, evaluate, report, demo):
+    for module in (info, listing, transfer, inspect, mixture, collect, launch, evaluate, improve, report, demo):
         module.add_parser(subparsers)
     args, rest = parser.parse_known_args(arguments)
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]

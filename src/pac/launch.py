@@ -103,7 +103,7 @@ def _prepare(config: RunConfig, args: argparse.Namespace, world: World) -> Run:
 def _compare(before: dict[str, Any], run: Run) -> None:
     """Raise if this is not the run that was begun; say what is changed of what may be."""
     now = json.loads(json.dumps(run.describe(), default=str))
-    for name, old, new in _differences(before["config"], now["config"]):
+    for name, old, new in differences(before["config"], now["config"]):
         text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"
         if name.split(".")[0] not in CHANGEABLE:
             raise ValueError(
@@ -111,21 +111,21 @@ def _compare(before: dict[str, Any], run: Run) -> None:
                 "the same recipe and overrides, or fine-tune into another folder with --start."
             )
         run.console.print(f"[bold]Going on with another {text}.")
-    for name, old, new in _differences(before["mixture"], now["mixture"]):
+    for name, old, new in differences(before["mixture"], now["mixture"]):
         raise ValueError(
             f"{run.directory.path}: expected the data that the run was begun with, found mixture {name}: {old} before, "
             f"{new} now. Restore it, or fine-tune into another folder with --start."
         )
 
 
-def _differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Where two nested structures differ; paths are left out, since folders may move."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            if key != "path":
-                yield from _differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
+            if key not in ("path", "more_paths"):
+                yield from differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, pair in enumerate(zip(old, new, strict=True)):
-            yield from _differences(*pair, f"{name}.{i}")
+            yield from differences(*pair, f"{name}.{i}")
     elif old != new:
         yield name, old, new

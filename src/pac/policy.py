@@ -5,7 +5,7 @@ bounds and statistics, the instructions. It travels in the checkpoint's config.j
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pac.data.episodes import IMAGES, STATE
 from pac.data.sampling import Sampler, resize_pictures
 from pac.data.text import Tokenizer
 from pac.model import PAC
-from pac.model.pretrained import load_config
+from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
 from pac.types import Observation, Query, Reply, TaskSpec
 
@@ -54,10 +54,9 @@ class Interface:
         robots = []
         for source in sampler.sources:
             data, config = source.dataset, source.config
-            numbers = {
-                name: tuple(float(x) for x in getattr(data, name))
-                for name in ("action_low", "action_high", "proprio_centre", "proprio_scale")
-            }
+            found = {"action_low": data.action_low, "action_high": data.action_high}
+            found |= {"proprio_centre": source.proprio_centre, "proprio_scale": source.proprio_scale}
+            numbers = {name: tuple(float(x) for x in values) for name, values in found.items()}
             texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
             scale = value_scales[config.name] * float(config.reward_scale)
             robots.append(
@@ -153,6 +152,23 @@ class Policy:
         self.tokenizer = tokenizer or Tokenizer()
         self.device = next(model.parameters()).device
         self.cameras = tuple(interface.cameras)  # what it must see
+        self._fixed: dict[tuple[Robot, str], dict[str, Tensor]] = {}
+        self._captured: dict[Any, _Captured] = {}
+
+    def become(self, path: str | Path, name: str) -> bool:
+        """Take on the weights of another checkpoint, in place, so that what was captured stays; False if its model is
+        of another shape, and nothing is changed.
+        """
+        content = load_config(path)
+        if content["model"] != self.model.config:
+            return False
+        load_weights(self.model, path)
+        self.interface, self.name = Interface.from_json(content, path), name
+        self.cameras = tuple(self.interface.cameras)
+        for store in (self._fixed, self._captured):  # of robots that it does not know any more
+            for key in [key for key in store if key[0] not in self.interface.robots]:
+                del store[key]
+        return True
 
     def act(self, queries: Sequence[Query]) -> list[Reply]:
         groups: dict[Any, list[int]] = {}
@@ -172,17 +188,16 @@ class Policy:
         """Queries of one robot and one instruction, padded to ROWS."""
         robot, num_actions = self.interface.robot(queries[0].task), len(queries[0].task.action_low)
         rows = queries + [queries[-1]] * (ROWS - len(queries))
-        encoded = self.model.encode(self._observe(rows, robot))
-        logits = self.model.policy_logits(encoded, num_actions)
-        bins = self.model.config.action_bins
-        if self.sampling == "mode" and self.best_of == 1:
-            index = logits.argmax(-1)[:, None]
+        noise = self._noise(rows, num_actions)
+        values = None
+        if self.device.type == "cuda" and not (robot.cameras or self.values or self.best_of > 1):
+            chosen = self._replay(rows, robot, noise).numpy()
         else:
-            index = sample_actions(logits, self.best_of, uniform=self._noise(rows, num_actions))
-        actions = bins.decode(index, logits)
-        values = self._value(encoded, actions)
-        best = values.argmax(-1) if values is not None and self.best_of > 1 else torch.zeros(ROWS, dtype=torch.int64)
-        chosen = actions[torch.arange(ROWS), best.to(actions.device)].cpu().numpy()
+            encoded = self.model.encode(self._observe(rows, robot))
+            actions = self._draw(encoded, noise.to(self.device))
+            values = self._value(encoded, actions)
+            best = values.argmax(-1) if values is not None and self.best_of > 1 else torch.zeros(ROWS).long()
+            chosen = actions[torch.arange(ROWS), best.to(actions.device)].cpu().numpy()
         expected = None if values is None else values.amax(-1).cpu().numpy() / robot.value_scale
         low, high = np.array(robot.action_low), np.array(robot.action_high)
         raw = (low + (chosen + 1) / 2 * (high - low)).astype(np.float32)
@@ -194,12 +209,37 @@ class Policy:
             for i, query in enumerate(queries)
         ]
 
+    def _draw(self, encoded: Any, noise: Tensor) -> Tensor:
+        """`best_of` actions a row."""
+        logits = self.model.policy_logits(encoded, noise.shape[1])
+        if self.sampling == "mode" and self.best_of == 1:
+            index = logits.argmax(-1)[:, None]
+        else:
+            index = sample_actions(logits, self.best_of, uniform=noise)
+        return self.model.config.action_bins.decode(index, logits)
+
+    def _replay(self, queries: list[Query], robot: Robot, noise: Tensor) -> Tensor:
+        """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are
+        captured once for each robot and instruction.
+        """
+        state = torch.from_numpy(self._states(queries, robot))
+        instruction = queries[0].task.instruction
+        key = (robot, instruction, self.sampling, noise.shape)
+        if key not in self._captured:
+            fixed = self._constants(robot, instruction)
+
+            def compute(proprio: Tensor, uniform: Tensor) -> Tensor:
+                return self._draw(self.model.encode(Observation.of(proprio, **fixed)), uniform)[:, 0]
+
+            self._captured[key] = _Captured(compute, state.to(self.device), noise.to(self.device))
+        return self._captured[key](state, noise)
+
     def _noise(self, queries: list[Query], num_actions: int) -> Tensor:
         def draw(query: Query) -> np.ndarray:
             key = np.array([query.seed % 2**64, query.step], np.uint64)
             return np.random.Generator(np.random.Philox(key=key)).random((num_actions, self.best_of), np.float32)
 
-        return torch.from_numpy(np.stack([draw(query) for query in queries])).to(self.device)
+        return torch.from_numpy(np.stack([draw(query) for query in queries]))
 
     def _value(self, encoded: Any, actions: Tensor) -> Tensor | None:
         if not (self.values or self.best_of > 1):
@@ -211,15 +251,8 @@ class Policy:
         return bins.mean(self.model.v_logits(encoded))[:, None] if self.model.config.v_head else None
 
     def _observe(self, queries: list[Query], robot: Robot) -> Observation:
-        state = np.stack([self._state(query, len(robot.proprio_centre)) for query in queries])
-        proprio = torch.from_numpy(state).to(self.device, torch.float32)
-        ids, mask = self.tokenizer.encode(queries[0].task.instruction if robot.told else "")
-        text = torch.from_numpy(ids[mask]).to(self.device).expand(len(queries), -1)
-        fields: dict[str, Tensor] = {
-            "proprio_centre": torch.tensor(robot.proprio_centre, device=self.device).expand_as(proprio),
-            "proprio_scale": torch.tensor(robot.proprio_scale, device=self.device).expand_as(proprio),
-            "text": text,
-        }
+        proprio = torch.from_numpy(self._states(queries, robot)).to(self.device)
+        fields = dict(self._constants(robot, queries[0].task.instruction))
         names = [name for name in robot.cameras if IMAGES + name in queries[0].observation]
         if len(names) < len(robot.cameras):
             missing = sorted(set(robot.cameras) - set(names))
@@ -234,6 +267,19 @@ class Policy:
             fields["camera_slots"] = slots.expand(len(queries), -1)
         return Observation.of(proprio, **fields)
 
+    def _constants(self, robot: Robot, instruction: str) -> dict[str, Tensor]:
+        """What is the same in all observations of a robot at a task."""
+        key = (robot, instruction)
+        if key not in self._fixed:
+            ids, mask = self.tokenizer.encode(instruction if robot.told else "")
+            found = {"text": torch.from_numpy(ids[mask])}
+            found |= {name: torch.tensor(getattr(robot, name)) for name in ("proprio_centre", "proprio_scale")}
+            self._fixed[key] = {name: x.to(self.device).expand(ROWS, -1) for name, x in found.items()}
+        return self._fixed[key]
+
+    def _states(self, queries: list[Query], robot: Robot) -> np.ndarray:
+        return np.stack([self._state(query, len(robot.proprio_centre)) for query in queries])
+
     def _state(self, query: Query, size: int) -> np.ndarray:
         state = query.observation.get(STATE, np.zeros(0, np.float32))
         if state.shape != (size,):
@@ -246,6 +292,24 @@ class Policy:
     def _resize(self, pictures: Tensor) -> Tensor:
         size = tuple(self.interface.image_size)
         return pictures if tuple(pictures.shape[-3:-1]) == size else resize_pictures(pictures, (size[0], size[1]))
+
+
+class _Captured:
+    """A computation on a GPU, recorded once and replayed with one launch."""
+
+    def __init__(self, compute: Callable[[Tensor, Tensor], Tensor], state: Tensor, noise: Tensor) -> None:
+        self.state, self.noise = state, noise
+        for _ in range(3):  # what libraries do the first time must not be recorded
+            compute(state, noise)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.result = compute(state, noise)
+
+    def __call__(self, state: Tensor, noise: Tensor) -> Tensor:
+        self.state.copy_(state)
+        self.noise.copy_(noise)
+        self.graph.replay()
+        return self.result.cpu()
 
 
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:

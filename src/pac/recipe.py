@@ -94,6 +94,15 @@ SECTIONS: dict[str, type] = {
 
 def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: Path | None = None) -> RunConfig:
     """Read a recipe and apply `section.key=value` overrides; `collected` is where [collect] puts its data."""
+    table, root = read_recipe(name, overrides)
+    try:
+        return parse_recipe(table, root, collected=collected)
+    except ValueError as error:
+        raise ValueError(f"{find_recipe(name)}: {error}") from error
+
+
+def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
+    """The tables of a recipe after overrides, not checked yet, and where the mixture's relative paths begin."""
     path = find_recipe(name)
     table, root = _read(path, "a recipe"), path.parent
     changes = parse_overrides(list(overrides))
@@ -105,16 +114,15 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: P
         table["mixture"] = mixture
     for key, value in changes.items():
         _assign(table, key, value)
-    try:
-        return parse_recipe(table, root, collected=collected)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return table, root
 
 
 def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Path | None = None) -> RunConfig:
     """A recipe as nested tables -> RunConfig; `root` is where the mixture's relative paths begin."""
     known = {f.name for f in dataclasses.fields(RunConfig)} - {"method"}
     for key in table:
+        if key == "improve":
+            raise ValueError("Expected a recipe for training, found one with [improve]. Run it with `pac improve`.")
         if key not in known:
             raise ValueError(f"Unknown key {key!r} in the recipe.{suggest(key, known)}")
     if "mixture" not in table:
@@ -131,8 +139,8 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Pa
         mixture=parse_mixture(mixture, root),
         method=method,
         objective=objective,
-        schedules=_section(Schedules, _pairs(table.get("schedules", {})), "schedules"),
-        **{name: _section(kind, table[name], name) for name, kind in SECTIONS.items() if name in table},
+        schedules=parse_section(Schedules, _pairs(table.get("schedules", {})), "schedules"),
+        **{name: parse_section(kind, table[name], name) for name, kind in SECTIONS.items() if name in table},
         **{name: table[name] for name in ("seed", "length", "start", "proprio_noise", "model") if name in table},
     )
     _check_run(config)
@@ -152,7 +160,7 @@ def _method(table: Mapping[str, Any]) -> tuple[str, ObjectiveConfig, dict[str, A
                 f"objective.{name}: expected {value!r}, as method {method!r} has it, found {given[name]!r}. Leave it "
                 "out, or choose another method."
             )
-    return method, _section(ObjectiveConfig, decided | given, "objective"), defaults
+    return method, parse_section(ObjectiveConfig, decided | given, "objective"), defaults
 
 
 def _place_collected(mixture: dict[str, Any], table: Mapping[str, Any], collected: Path | None) -> None:
@@ -219,7 +227,7 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
         raise ValueError(f"Expected {kind} in TOML, found none that can be read at {path}: {error}.") from error
 
 
-def _section(kind: type[T], table: Any, name: str) -> T:
+def parse_section(kind: type[T], table: Any, name: str) -> T:
     hints = typing.get_type_hints(kind)
     for key in table:
         if key not in hints:

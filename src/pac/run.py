@@ -62,7 +62,7 @@ class RunDirectory:
                 f"{self.path}: expected an earlier run to overwrite, found other files. Choose another --out."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock()
+        lock_folder(self.path, self)
         if overwrite:
             self._clear()
         self.checkpoints_path.mkdir(exist_ok=True)
@@ -80,20 +80,6 @@ class RunDirectory:
         """Of a run that ended before its config.json: to begin there again is safe."""
         nothing = path.name == "checkpoints" and path.is_dir() and not any(self._folders())
         return nothing or path.name in (LOCK, f".{CONFIG}.writing", COLLECTED)
-
-    def _lock(self) -> None:
-        """Two processes in one folder would ruin it. The lock ends with the process, however that ends."""
-        descriptor = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT)
-        weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"{self.path}: expected to be alone here, found another process training into it. Wait for it to end, "
-                "or choose another --out."
-            ) from error
-        except OSError:  # some network file systems have no locks
-            pass
 
     def abandon(self) -> None:
         """Leave no trace of a run that could not begin; what was collected stays for the next try."""
@@ -211,6 +197,21 @@ class RunDirectory:
 
     def _folders(self) -> Iterator[Path]:
         return (path for path in self.checkpoints_path.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+
+
+def lock_folder(path: Path, owner: object) -> None:
+    """Two processes in one folder would ruin it. The lock ends with its owner or the process, however that ends."""
+    descriptor = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT)
+    weakref.finalize(owner, os.close, descriptor)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(
+            f"{path}: expected to be alone here, found another process training into it. Wait for it to end, or choose "
+            "another --out."
+        ) from error
+    except OSError:  # some network file systems have no locks
+        pass
 
 
 def keep_rule(keep_last: int, keep_every: int | None) -> Callable[[list[int]], set[int]]:

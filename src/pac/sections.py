@@ -101,6 +101,7 @@ class CollectConfig:
     behaviour: str  # as for `pac collect --behaviour`
     episodes: int = 100  # of each task
     max_steps: int | None = None  # of an episode, instead of the task's own
+    stop_at_success: bool = False
     seed: int = 0
     workers: int = 0  # processes; 0: none beside the run's own
 

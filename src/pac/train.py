@@ -42,7 +42,14 @@ from pac.update import Controls, TrainState, Update, compute_dtype
 class Run:
     """A run, ready to train: data, model, optimiser, and the directory it lives in."""
 
-    def __init__(self, config: RunConfig, out: str | Path | RunDirectory, world: World | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        out: str | Path | RunDirectory,
+        world: World | None = None,
+        *,
+        reuse: "Run | None" = None,  # an ended run whose model, optimiser and captured update this one may take over
+    ) -> None:
         self.config, self.world = config, world or World(device=choose_device(config.machine.device))
         self.console = make_console(quiet=not self.world.is_main)
         self.plan = mixtures.plan(config.mixture)
@@ -61,18 +68,11 @@ class Run:
         )
         self.target_period = optim.target_period(config.optimiser, self.steps)
         self.check()
-        self.state = self._make_state()
-        self.update = Update(
-            self.state,
-            self.objective,
-            config.machine,
-            self.world,
-            window=config.mixture.window,
-            batch_size=config.mixture.batch_size,
-            clip_norm=config.optimiser.clip_norm,
-            seed=config.seed,
-            proprio_noise=config.proprio_noise,
-        )
+        if reuse is not None and self._fits(reuse):
+            self.state, self.update = self._take_over(reuse)
+        else:
+            self.state = self._make_state()
+            self.update = self._make_update()
         self.interrupted: int | None = None
         self.saved, self.evaluated = -1, -1  # the last step of each
         self.seconds_before, self.refused_before = 0.0, 0  # a resume: what went on before it
@@ -92,6 +92,42 @@ class Run:
         dtype = compute_dtype(self.config.machine, self.world.device)
         model, target = (distributed.shard(x, self.world, dtype) for x in (model, target))
         return TrainState(model=model, target=target, optimizer=optim.make_optimizer(model, self.config.optimiser))
+
+    def _make_update(self) -> Update:
+        config = self.config
+        return Update(
+            self.state,
+            self.objective,
+            config.machine,
+            self.world,
+            window=config.mixture.window,
+            batch_size=config.mixture.batch_size,
+            clip_norm=config.optimiser.clip_norm,
+            seed=config.seed,
+            proprio_noise=config.proprio_noise,
+        )
+
+    def _fits(self, other: "Run") -> bool:
+        """Whether another run's update does what this one's would, whatever the data and the seed."""
+
+        def shape(run: "Run") -> tuple[Any, ...]:
+            config = run.config
+            rest = (config.machine, config.optimiser, config.proprio_noise, config.mixture.window)
+            return (run.model_config, run.objective, config.mixture.batch_size, run.world, *rest)
+
+        return self.world.size == 1 and self.config.start is not None and shape(self) == shape(other)
+
+    def _take_over(self, other: "Run") -> tuple[TrainState, Update]:
+        """The other's tensors and captured update, begun anew; in place, as a captured update knows where they are."""
+        assert self.config.start is not None
+        state, update = other.state, other.update
+        load_weights(state.model, self.config.start)
+        optim.copy_weights(state.model, state.target)
+        for tensor in optim.optimizer_tensors(state.model, state.optimizer).values():
+            tensor.zero_()
+        state.step = 0
+        update.begin(self.config.seed)
+        return state, update
 
     def check(self) -> None:
         """Raise on what would otherwise show hours later."""
@@ -187,7 +223,7 @@ class Run:
         """Load the newest whole checkpoint; False if there is none yet."""
         folder = self.world.on_main(lambda: self.directory.newest(lambda text: self.console.print(f"[bold red]{text}")))
         if folder is None:
-            self.console.print("[bold red]No whole checkpoint was found: starting from step 0.")
+            self.console.print(f"[bold red]No whole checkpoint was found: starting from step {self.state.step:,}.")
             if self.world.is_main:
                 self.directory.cut_metrics(0)
             return False
@@ -197,11 +233,7 @@ class Run:
                 f"{folder}: expected a checkpoint of seed {self.config.seed}, found one of seed {progress['seed']}. "
                 "Resume with the recipe and overrides the run was started with."
             )
-        tensors = self.state.tensors()
-        tensors.pop("model")
-        distributed.load_weights(self.state.model, folder / "pretrained_model" / WEIGHTS, self.world)
-        training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
-        distributed.load_state(training, folder / "training_state", self.world)
+        self._load(folder)
         self.state.step = self.saved = int(progress["step"])
         self.evaluated, self.seconds_before = int(progress["evaluated"]), float(progress["seconds"])
         self.update.restore(progress["update"])
@@ -209,6 +241,21 @@ class Run:
         if self.world.is_main:
             self.directory.cut_metrics(int(progress["metrics_size"]))
         return True
+
+    def continue_from(self, folder: Path) -> None:
+        """Go on from another run's checkpoint: weights, target, optimiser and step; metrics and data are our own. Steps
+        count on from there, and the length from there too.
+        """
+        self._load(folder)
+        self.state.step = int(json.loads((folder / "training_state" / "training_step.json").read_text())["step"])
+        self.steps += self.state.step
+
+    def _load(self, folder: Path) -> None:
+        tensors = self.state.tensors()
+        tensors.pop("model")
+        distributed.load_weights(self.state.model, folder / "pretrained_model" / WEIGHTS, self.world)
+        training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
+        distributed.load_state(training, folder / "training_state", self.world)
 
     # ------------------------------------------------------------------------------------------------------- the loop
 

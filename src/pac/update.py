@@ -128,6 +128,13 @@ class Update:
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
         self._pool: Any = None  # memory of all graphs: one runs at a time, and leaves nothing there that another reads
 
+    def begin(self, seed: int) -> None:
+        """Serve another run of the same shape: what was captured stays, counts and noise begin anew."""
+        self.seed = seed
+        for total in (*self.tally.sums.values(), self.tally.count, self.refused):
+            total.zero_()
+        self.first_refused.fill_(-1)
+
     def __call__(self, tensors: dict[str, Tensor], controls: Controls) -> None:
         """One update. On a GPU it returns before the work is done."""
         set_learning_rate(self.state.optimizer, controls.learning_rate)

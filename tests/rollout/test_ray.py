@@ -8,7 +8,7 @@ import pytest
 from rollout.actors import Swaying, assert_same
 from rollout.worlds import POINT, SULKY
 
-from pac.rollout import Mix, jobs_of, rollout
+from pac.rollout import Crew, Mix, jobs_of, rollout
 
 
 def test_a_missing_extra_names_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +28,19 @@ def test_a_cluster_of_two_workers_gives_the_same_episodes(tmp_path: Path, monkey
     assert len(list(tmp_path.iterdir())) > 0  # of actors that were killed
     assert max(trial.redone for trial in found) > 0
     assert_same(found, list(rollout(actor, jobs, workers=0, max_steps=25)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
+@pytest.mark.filterwarnings("ignore")
+def test_a_crew_keeps_its_cluster() -> None:
+    import ray
+
+    jobs = jobs_of([POINT], 6)
+    with Crew() as crew:
+        for actor in (Swaying(), "random"):
+            found = list(rollout(actor, jobs, workers=2, ray="local", crew=crew))
+            assert ray.is_initialized()
+            assert_same(found, list(rollout(actor, jobs, workers=0)))
+            assert len(crew._idle) == 2
+    assert not ray.is_initialized()

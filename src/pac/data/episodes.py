@@ -228,10 +228,7 @@ class Dataset:
     @cached_property
     def proprio_scale(self) -> Float32[np.ndarray, " proprio"]:
         """Standard deviation of each state dimension, with a floor for what hardly moves."""
-        statistics = self._statistics(STATE)
-        floor = SCALE_FLOOR * np.maximum(1, np.abs(statistics["mean"]))
-        scale: np.ndarray = np.maximum(np.sqrt(np.array(statistics["variance"])), floor)
-        return scale.astype(np.float32)
+        return scale_of(self._statistics(STATE))
 
     def __len__(self) -> int:
         return self.num_episodes
@@ -369,6 +366,13 @@ def denormalise_action(
     """From [-1, 1] back to [low, high]."""
     raw: np.ndarray = np.clip((low + high) / 2 + action * ((high - low) / 2), low, high)
     return raw.astype(np.float32, copy=False)
+
+
+def scale_of(statistics: dict[str, Any]) -> Float32[np.ndarray, " proprio"]:
+    """Standard deviations, with a floor for what hardly moves."""
+    floor = SCALE_FLOOR * np.maximum(1, np.abs(statistics["mean"]))
+    scale: np.ndarray = np.maximum(np.sqrt(np.array(statistics["variance"])), floor)
+    return scale.astype(np.float32)
 
 
 def no_statistics(dims: int) -> dict[str, Any]:

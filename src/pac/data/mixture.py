@@ -25,7 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pac.config import check_types, suggest
-from pac.data.episodes import Dataset
+from pac.data.joined import open_dataset
 from pac.data.relabel import select_episodes
 from pac.resources import find_recipe
 
@@ -66,6 +66,7 @@ class DatasetConfig:
 
     name: str
     path: str | None = None  # folder of the episode store, relative to the mixture file
+    more_paths: tuple[str, ...] = ()  # folders of the same kind, read as one with the first: every transition alike
     counts: Counts | None = None  # declared, for a dataset that is not on disk
 
     imitation_weight: float = 0.75  # alpha: 1 is pure cloning, 0 pure RL
@@ -82,12 +83,21 @@ class DatasetConfig:
     keep_goal: float = 1.0  # p_tau^V: probability that the goal image is shown
     keep_text: float = 1.0  # p_tau^L: probability that the instruction is shown
     cameras: tuple[str, ...] | None = None  # None: all there are
+    # What inputs are standardised with; None: the dataset's own. Data of one robot in several entries must share them,
+    # or the model sees one state in several guises.
+    proprio_centre: tuple[float, ...] | None = None
+    proprio_scale: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("imitation_weight", "return_quantile", "keep_goal", "keep_text"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Dataset {self.name!r}: expected {name} in [0, 1], found {getattr(self, name)}.")
+        if (self.proprio_centre is None) != (self.proprio_scale is None) or min(self.proprio_scale or (1.0,)) <= 0:
+            raise ValueError(
+                f"Dataset {self.name!r}: expected proprio_centre and proprio_scale together, and positive scales, "
+                f"found {self.proprio_centre} and {self.proprio_scale}."
+            )
         if self.critic_weight is not None and self.critic_weight < 0:
             raise ValueError(f"Dataset {self.name!r}: expected critic_weight >= 0, found {self.critic_weight}.")
 
@@ -210,7 +220,7 @@ def load_mixture(path: str | Path) -> Mixture:
 
 
 def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
-    shared = {field.name for field in dataclasses.fields(DatasetConfig)} - {"name", "path", "counts"}
+    shared = {field.name for field in dataclasses.fields(DatasetConfig)} - {"name", "path", "more_paths", "counts"}
     defaults = table.get("defaults", {})
     general = {"batch_size", "window", "image_size"}
     _check_keys(table, general | {"defaults", "groups"}, "the mixture")
@@ -259,7 +269,7 @@ def count(config: DatasetConfig, window: int) -> Counts:
     if config.path is None or (config.counts is not None and not Path(config.path).exists()):
         assert config.counts is not None
         return config.counts
-    dataset = Dataset(config.path)
+    dataset = open_dataset(config.path, config.more_paths)
     kept = select_episodes(
         dataset, success_only=config.success_only, return_quantile=config.return_quantile, reward=config.reward
     )
@@ -333,10 +343,14 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
     where = f"dataset {entry.get('name')!r}"
     _check_keys(entry, {field.name for field in dataclasses.fields(DatasetConfig)}, where, required=("name",))
     fields = dict(inherited) | dict(entry)
-    if isinstance(fields.get("cameras"), list):
-        fields["cameras"] = tuple(fields["cameras"])
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    for key in ("proprio_centre", "proprio_scale"):
+        if isinstance(fields.get(key), tuple):
+            fields[key] = tuple(float(x) if type(x) is int else x for x in fields[key])
     if isinstance(fields.get("path"), str):
         fields["path"] = str(root / Path(fields["path"]).expanduser())
+    if isinstance(more := fields.get("more_paths"), tuple):
+        fields["more_paths"] = tuple(str(root / Path(path).expanduser()) for path in more)
     if "counts" in fields:
         _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")
         fields["counts"] = Counts(**_as_floats(Counts, fields["counts"]))

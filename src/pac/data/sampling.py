@@ -174,8 +174,8 @@ class Sampler:
         half = [(dataset.action_high - dataset.action_low) / 2 for dataset in datasets]
         return {
             "proprio_mask": rows(np.ones(dataset.spec.state_dim, bool) for dataset in datasets),
-            "proprio_centre": rows(dataset.proprio_centre for dataset in datasets),
-            "proprio_scale": rows((dataset.proprio_scale for dataset in datasets), padding=1.0),
+            "proprio_centre": rows(source.proprio_centre for source in sources),
+            "proprio_scale": rows((source.proprio_scale for source in sources), padding=1.0),
             "action_mask": rows(np.ones(dataset.spec.action_dim, bool) for dataset in datasets),
             "action_centre": rows((dataset.action_high + dataset.action_low) / 2 for dataset in datasets),
             "action_half": rows((np.where(size > 0, size, np.float32(1)) for size in half), padding=1.0),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pac.config import suggest
 from pac.data.episodes import ACTION, GOALS, IMAGES, STATE, TERMINATED, Dataset, store_error
+from pac.data.joined import open_dataset
 from pac.data.mixture import DatasetConfig
 from pac.data.relabel import reward_column, select_episodes, success_frames
 from pac.data.text import Tokenizer
@@ -40,10 +41,11 @@ class Source:
                 "data with `pac import`, or set its group's weight to 0."
             )
         self.config, self.num_transitions = config, window - 1
-        self.dataset = dataset = Dataset(config.path)
+        self.dataset = dataset = open_dataset(config.path, config.more_paths)
         if not len(dataset):
             raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
         dataset.check_index()
+        self.proprio_centre, self.proprio_scale = _statistics(config, dataset)
         weight = config.critic_weight
         self.critic_weight = float(dataset.spec.action_dim if weight is None else weight)
         self._index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
@@ -120,6 +122,18 @@ class Source:
             if (found := self.success_frames.get(int(task))) is not None:
                 rows[i] = found[int(share[i] * len(found))]
         return rows
+
+
+def _statistics(config: DatasetConfig, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """What inputs are standardised with: the mixture's numbers, or else the dataset's own."""
+    if config.proprio_centre is None or config.proprio_scale is None:
+        return dataset.proprio_centre, dataset.proprio_scale
+    if {len(config.proprio_centre), len(config.proprio_scale)} != {dataset.spec.state_dim}:
+        raise ValueError(
+            f"Dataset {config.name!r}: expected proprio_centre and proprio_scale of {dataset.spec.state_dim} numbers, "
+            f"as its states have, found {len(config.proprio_centre)} and {len(config.proprio_scale)}."
+        )
+    return np.array(config.proprio_centre, np.float32), np.array(config.proprio_scale, np.float32)
 
 
 def _choose_cameras(config: DatasetConfig, dataset: Dataset) -> tuple[str, ...]:

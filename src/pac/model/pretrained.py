@@ -17,9 +17,10 @@ HEADS = ("q", "v", "behaviour")  # what an objective may need and another leave 
 
 
 def pretrained_folder(path: str | Path) -> Path:
-    """The folder with the weights: `path` itself, or that of a checkpoint, or of a run's last checkpoint."""
+    """The folder with the weights: `path`, or of a checkpoint, of a run's last one, of an improvement's promoted."""
     path = Path(path).expanduser()
-    for folder in (path, path / "pretrained_model", path / "checkpoints" / "last" / "pretrained_model"):
+    inside = ("", "pretrained_model", "checkpoints/last/pretrained_model", "promoted/pretrained_model")
+    for folder in (path / place for place in inside):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
     raise ValueError(

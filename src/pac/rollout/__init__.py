@@ -2,10 +2,12 @@
 
 Worker processes step environments; one policy in this process answers all of them in batches; behaviours act beside
 their environment. `trials` says what goes in and comes out, `pool` hands out the jobs, `links` and `ray` reach the
-workers, `worker` steps and `running` records.
+workers, `worker` steps and `running` records; `crew` keeps workers from one rollout to
+the next.
 """
 
+from pac.rollout.crew import Crew
 from pac.rollout.pool import RolloutError, rollout
 from pac.rollout.trials import Actor, Job, Mix, Policy, Trial, jobs_of
 
-__all__ = ["Actor", "Job", "Mix", "Policy", "RolloutError", "Trial", "jobs_of", "rollout"]
+__all__ = ["Actor", "Crew", "Job", "Mix", "Policy", "RolloutError", "Trial", "jobs_of", "rollout"]

@@ -16,6 +16,7 @@ import numpy as np
 
 from pac import behaviours, envs
 from pac.envs.rendering import find_gl
+from pac.rollout.crew import Crew
 from pac.rollout.links import Backend, LocalBackend, ProcessBackend, WorkerLostError
 from pac.rollout.messages import Answer, Setup, Start, Turn
 from pac.rollout.slots import Group, Member, Slot, checked
@@ -41,6 +42,7 @@ def rollout(
     stop_at_success: bool = False,
     timeout: float = 120.0,
     ray: str | None = None,
+    crew: Crew | None = None,
 ) -> Iterator[Trial]:
     """Play every job and yield its trial, in the order of the jobs, whatever the workers and environments.
 
@@ -48,7 +50,8 @@ def rollout(
     with `envs_per_worker` environments (16 for a policy, 2 for behaviours, which gain nothing from more). With
     `stop_at_success` an episode terminates at its first success. A worker that dies, or gives no answer for `timeout`
     seconds, is replaced and its episodes are begun again; a warning says so, and `Trial.redone` counts it. With `ray`
-    ("local" or the address of a cluster) the workers are Ray actors. Closing the iterator ends the workers.
+    ("local" or the address of a cluster) the workers are Ray actors. Closing the iterator ends the
+    workers; those of a rollout that came to its end stay with the `crew`, if there is one, for its next rollout.
     """
     setup = Setup(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
     actors = actor.actors if isinstance(actor, Mix) else (actor,)
@@ -57,7 +60,10 @@ def rollout(
         find_gl()  # an error now rather than in a worker; workers inherit what was found
     if envs_per_worker is None:
         envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 16
-    return _Pool(actor, jobs, setup, workers, envs_per_worker, timeout, _backend(ray, workers)).run()
+    make = _backend(ray, workers)
+    if crew is not None:
+        make = crew.serve((ray, workers > 0), make)
+    return _Pool(actor, jobs, setup, workers, envs_per_worker, timeout, make).run()
 
 
 def _backend(address: str | None, workers: int) -> Callable[[], Backend]:
@@ -108,8 +114,15 @@ class _Pool:
                 ready = self._take()
                 self._ask()
                 yield from ready
+            self._dismiss()
         finally:
             self.close()
+
+    def _dismiss(self) -> None:
+        """All is played and nobody is at work: workers may stay for another rollout."""
+        if isinstance(self.backend, Crew):
+            self.backend.keep([member.link for member in self.members], self.setup)
+            self.members = []
 
     def close(self) -> None:
         for member in self.members:

@@ -1,0 +1,83 @@
+"""Workers that stay between rollouts: the same processes, the same trials as from fresh ones."""
+
+import os
+import signal
+import time
+
+import pytest
+from rollout.actors import Swaying, assert_same
+from rollout.worlds import POINT
+
+from pac.rollout import Crew, jobs_of, links, rollout
+
+JOBS, MORE = jobs_of([POINT], 5), jobs_of([POINT], 7, seed=1)
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of all workers that were started."""
+    started: list[int] = []
+    start = links.ProcessBackend.start
+
+    def noting(self: links.ProcessBackend, setup: links.Setup) -> links.ProcessLink:
+        link = start(self, setup)
+        started.append(link.process.pid)
+        return link
+
+    monkeypatch.setattr(links.ProcessBackend, "start", noting)
+    return started
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_same_processes_give_the_same_trials(pids: list[int]) -> None:
+    expected = [list(rollout(Swaying(), JOBS, workers=0)), list(rollout("random", MORE, workers=0))]
+    with Crew() as crew:
+        found = [
+            list(rollout(Swaying(), JOBS, workers=2, crew=crew)),
+            list(rollout("random", MORE, workers=2, crew=crew)),
+        ]
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+    assert not any(map(alive, pids))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same(ours, theirs)
+
+
+def test_a_rollout_that_was_broken_off_leaves_no_workers(pids: list[int]) -> None:
+    """They are in the midst of episodes that nobody asks for any more."""
+    with Crew() as crew:
+        trials = rollout(Swaying(), MORE, workers=1, envs_per_worker=2, crew=crew)
+        next(trials)
+        trials.close()  # type: ignore[attr-defined]
+        assert not alive(pids[0])
+        found = list(rollout(Swaying(), JOBS, workers=1, crew=crew))
+    assert len(pids) == 2
+    assert_same(found, list(rollout(Swaying(), JOBS, workers=0)))
+
+
+def test_another_set_up_gets_other_workers(pids: list[int]) -> None:
+    with Crew() as crew:
+        list(rollout("random", JOBS, workers=1, crew=crew))
+        short = list(rollout("random", JOBS, workers=1, max_steps=2, crew=crew))
+        assert {trial.length for trial in short} == {2}
+        assert not alive(pids[0])
+        list(rollout("random", JOBS, workers=0, max_steps=2, crew=crew))
+        assert not alive(pids[1])
+    assert len(pids) == 2
+
+
+def test_a_worker_that_died_in_between_is_replaced(pids: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    with Crew() as crew:
+        list(rollout(Swaying(), JOBS, workers=1, crew=crew))
+        os.kill(pids[0], signal.SIGKILL)
+        time.sleep(0.1)
+        found = list(rollout(Swaying(), MORE, workers=1, crew=crew))
+    assert "SIGKILL" in caplog.text
+    assert_same(found, list(rollout(Swaying(), MORE, workers=0)))
