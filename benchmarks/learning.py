@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from mlp import MLPActorCritic
 
 import pac.train
-from mlp import MLPActorCritic
 from pac import cli
 from pac.intervals import wilson
 from pac.model import PAC
@@ -132,16 +132,30 @@ def methods_study(seeds: tuple[int, ...], faults: str) -> dict[str, dict[str, An
 
 
 def inputs_study(seeds: tuple[int, ...], faults: str) -> dict[str, dict[str, Any]]:
-    """What the Perceiver needs: scaling of inputs and their gains, for PAC."""
+    """What the Perceiver needs: scaling and gains of its inputs, and noise on them, for PAC."""
     paper = [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3]
+    few, fine = [0.25, 0.5, 1.0, 2.0, 4.0], [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     variants: dict[str, dict[str, Any]] = {
-        "raw, paper's gains": {"proprio_scaling": "raw", "gains": paper},
-        "standardised, paper's gains": {"proprio_scaling": "standardise", "gains": paper},
-        "value starts in the middle": {"initial_value": 0.5},
+        "raw, paper's gains": {"model": {"proprio_scaling": "raw", "gains": paper}},
+        "paper's gains": {"model": {"gains": paper}},
+        "gains to 32": {"model": {"gains": fine}},
+        "gains to 4": {"model": {"gains": few}},
+        "gains to 4, noise 0.1": {"model": {"gains": few}, "proprio_noise": 0.1},
+        "gains to 4, noise 0.3": {"model": {"gains": few}, "proprio_noise": 0.3},
+        "gains to 1, noise 0.1": {"model": {"gains": few[:3]}, "proprio_noise": 0.1},
+        "gains to 4, noise 0.1, lr 3e-4": {
+            "model": {"gains": few},
+            "proprio_noise": 0.1,
+            "optimiser": {"peak_rate": 3e-4},
+        },
+        "gains to 4, noise 0.1, 512 transitions": {"model": {"gains": few}, "proprio_noise": 0.1, "batch": 512},
+        "nano, gains to 4": {"model": {"size": "nano", "gains": few}},
+        "nano, gains to 4, noise 0.1": {"model": {"size": "nano", "gains": few}, "proprio_noise": 0.1},
     }
+    base = METHODS["PAC"] | {"optimiser": {"peak_rate": 1e-3}}
     return {
-        f"PAC, {name} {task} {seed}": METHODS["PAC"] | {"model": model, "task": task, "seed": seed, "faults": faults}
-        for seed, (name, model), task in itertools.product(seeds, variants.items(), TASKS)
+        f"PAC, {name} {task} {seed}": base | variant | {"task": task, "seed": seed, "faults": faults}
+        for seed, (name, variant), task in itertools.product(seeds, variants.items(), TASKS)
     }
 
 

@@ -1,7 +1,7 @@
 """An MLP with the model's interface, for a question about the Perceiver: is it the architecture, or the rest?
 
-It reads standardised proprioception as it is, and its critic reads state and action side by side. One task, no pictures,
-no language.
+It reads standardised proprioception as it is, and its critic reads state and action side by side. One task, no
+pictures, no language.
 """
 
 import torch
@@ -40,7 +40,8 @@ class MLPActorCritic(nn.Module):
                 head.bias.data += config.value_bins.logits_near(config.initial_value)  # type: ignore[operator]
 
     def encode(self, observation: Observation) -> Encoded:
-        return Encoded(observation.proprio.masked_fill(~observation.proprio_mask, 0).clamp(-10, 10)[:, None])
+        values = (observation.proprio - observation.proprio_centre) / observation.proprio_scale
+        return Encoded(values.masked_fill(~observation.proprio_mask, 0).clamp(-10, 10)[:, None])
 
     def policy_logits(self, encoded: Encoded, num_actions: int | None = None) -> Float[Tensor, "batch action bins"]:
         logits: Tensor = self.policy(encoded.latents[:, 0])

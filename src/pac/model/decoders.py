@@ -7,10 +7,11 @@ action cannot affect another's value.
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
 from pac.model.encoders import MultiScaleEncoder, number_encoder
-from pac.model.perceiver import Attention
+from pac.model.perceiver import Attention, full_precision
 
 
 class Decoder(nn.Module):
@@ -26,8 +27,10 @@ class Decoder(nn.Module):
     def forward(
         self, query: Float[Tensor, "#batch query query_width"], latents: Float[Tensor, "batch latent width"]
     ) -> Float[Tensor, "batch query bins"]:
-        logits: Tensor = self.head(self.attention(self.query_norm(query), self.source_norm(latents)))
-        return logits.float()  # losses and expectations are taken in float32, whatever the model's dtype
+        read = self.attention(self.query_norm(query), self.source_norm(latents))
+        # bfloat16 would round a logit of 8 by 0.03, and so a value by as much as one action is worth more than another.
+        with full_precision(read):
+            return F.linear(read.float(), self.head.weight.float(), self.head.bias.float())
 
 
 class LearnedQueries(nn.Module):

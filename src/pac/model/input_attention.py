@@ -10,7 +10,6 @@ t, so its score and its value are sums of entries of tables that the whole batch
 No token of that kind is ever written out. Pictures and text go the ordinary way; `merge` joins the two softmaxes.
 """
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
-from pac.model.perceiver import MLP, Attention
+from pac.model.perceiver import MLP, Attention, full_precision
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 
 TABLES_PAY = 150  # nano 32, micro 96: projecting is faster (docs/log.md); tiny 192, XXS 768
@@ -306,11 +305,3 @@ def centred(x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
 def widened(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """At least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def full_precision(like: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Without autocast: variances and tables are small, and everything is made of them."""
-    kind = like.device.type
-    if not torch.amp.is_autocast_available(kind):  # the meta device
-        return contextlib.nullcontext()
-    return torch.autocast(kind, enabled=False)

@@ -144,11 +144,11 @@ NUMBER_STD = 0.06
 def initialise(model: PAC) -> None:
     """Random weights from which the model fits soon (docs/log.md has what each choice is worth).
 
-    What tells one state, one latent or one action from another must not drown in what they share. So the bias that all
-    numbers' tokens have in common starts at zero, and their direction w larger than the position c beside it: a token is
-    t * w + c, and the layer norm after it would hide t. Embeddings that a norm follows start small: they turn
-    faster. Latents begin by reading a few tokens each rather than the average of all, and so do the critic's
-    actions with the latents: their queries are scaled up. Heads start almost flat, the value heads near `initial_value`.
+    What tells one state, one latent or one action from another must not drown in what they share. So the bias that
+    all numbers' tokens have in common starts at zero, and their direction w larger than the position c beside it: a
+    token is t * w + c, and the layer norm after it would hide t. Embeddings that a norm follows start small: they turn
+    faster. Latents begin by reading a few tokens each rather than the average of all, and so do the critic's actions
+    with the latents: their queries are scaled up. Heads start almost flat, the value heads near `initial_value`.
     """
     config = model.config
     for module in model.modules():

@@ -4,6 +4,9 @@ Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and val
 (docs/paper.md). Queries that are the same for every row come with a batch axis of 1 and are projected once.
 """
 
+import contextlib
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -73,3 +76,11 @@ class Block(nn.Module):
         normed = self.attention_norm(latents)
         latents = latents + self.attention(normed, normed)
         return latents + self.mlp(self.mlp_norm(latents))
+
+
+def full_precision(like: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Without autocast: for what is small, and what much depends on."""
+    kind = like.device.type
+    if not torch.amp.is_autocast_available(kind):  # the meta device
+        return contextlib.nullcontext()
+    return torch.autocast(kind, enabled=False)
