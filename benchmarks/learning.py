@@ -62,14 +62,14 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
     defaults = {"reward": "success"} | setting.get("data", {})
     return {
         "seed": setting.get("seed", 0),
-        "length": f"{setting.get('steps', 4000)} steps",
+        "length": f"{setting.get('steps', 3000)} steps",
         "model": {"size": "micro"} | setting.get("model", {}),
-        "objective": {"discount": 0.97} | setting.get("objective", {}),
-        "optimiser": setting.get("optimiser", {}),
-        "proprio_noise": setting.get("proprio_noise", 0.0),
+        "objective": {"discount": 0.97, "num_steps": 4} | setting.get("objective", {}),
+        "optimiser": {"peak_rate": 5e-4} | setting.get("optimiser", {}),
+        "proprio_noise": setting.get("proprio_noise", 0.1),
         "mixture": {
-            "batch_size": setting.get("batch", 128),
-            "window": 2,
+            "batch_size": setting.get("batch", 64),
+            "window": setting.get("window", 5),
             "defaults": defaults,
             "groups": [{"name": "poor", "weight": 1, "datasets": datasets}],
         },
@@ -164,7 +164,8 @@ STUDIES = {"methods": methods_study, "inputs": inputs_study}
 
 def study(args: argparse.Namespace) -> None:
     settings = STUDIES[args.name](tuple(args.seeds), args.faults)
-    settings = {key: setting for key, setting in settings.items() if not args.only or any(o in key for o in args.only)}
+    wanted = [key for key in settings if not args.only or any(o in key for o in args.only)]
+    settings = {key: settings[key] for key in wanted if settings[key]["task"] in args.tasks}
     file, began = args.out / f"{args.name}.jsonl", time.time()
     done = {row["name"] for row in read(file)} if file.exists() else set()
     for key, setting in settings.items():
@@ -228,13 +229,14 @@ def main() -> None:
     processes = min(14, os.cpu_count() or 1)
     verb = verbs.add_parser("collect")
     verb.add_argument("--episodes", type=int, default=300, help="a task")
-    verb.add_argument("--kinds", nargs="+", choices=DATA, default=["episode"])
+    verb.add_argument("--kinds", nargs="+", choices=DATA, default=["noiseless"])
     verb.add_argument("--tasks", nargs="+", default=list(TASKS))
     verb = verbs.add_parser("study")
     verb.add_argument("name", choices=STUDIES)
     verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    verb.add_argument("--faults", default="episode-300", help="folder of the data in --out")
+    verb.add_argument("--faults", default="noiseless-300", help="folder of the data in --out")
     verb.add_argument("--only", nargs="*", default=[], help="settings whose name holds one of these")
+    verb.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     verb.add_argument("--set", type=json.loads, default={}, help="JSON that joins every setting")
     verb.add_argument("--tag", default="", help="joins every name")
     for verb in verbs.choices.values():

@@ -112,7 +112,7 @@ class ModelConfig:
 
 # A size is a row: overrides of ModelConfig. The paper's five are exact to its counts (docs/paper.md); the three below
 # them keep its shape, with narrow tokens, a thin ResNet and a small vocabulary, for CPUs, tests and scaling studies.
-_small: dict[str, Any] = {"vocabulary_size": 512, "image_blocks": 1}
+_small: dict[str, Any] = {"vocabulary_size": 512, "image_blocks": 1, "gains": (0.25, 0.5, 1.0, 2.0)}
 SIZES: dict[str, dict[str, Any]] = {
     "nano": _small
     | {"latent_width": 64, "num_blocks": 2, "widening": 2, "num_heads": 4, "token_width": 32, "query_width": 64}
@@ -147,6 +147,9 @@ class ObjectiveConfig:
     discount: float = 0.99  # gamma; not stated in the paper
     reward_scale: float | None = None  # None: 1 - discount, so that values span the range of the rewards
     projection: Projection = "two-hot"
+    # Rewards in a target before the critic's word, as far as a window reaches. The paper reads trajectories of five
+    # steps and does not say how; with 1, every step's preference for what the critic overrates adds up (docs/log.md).
+    num_steps: int = 1
     num_samples: int = 10  # N: actions drawn from the reference policy
     # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
     # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
@@ -160,8 +163,9 @@ class ObjectiveConfig:
         check_types(self)
         if not 0 <= self.discount < 1:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
-        if self.num_samples < 1:
-            raise ValueError(f"ObjectiveConfig.num_samples: expected at least 1, found {self.num_samples}.")
+        for name in ("num_samples", "num_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"ObjectiveConfig.{name}: expected at least 1, found {getattr(self, name)}.")
         for name in ("reward_scale", "temperature", "epsilon", "max_weight", "max_ratio"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -125,6 +125,27 @@ def td_target(
     return bins.project(next_probs, reward, discount, kind)
 
 
+def backwards(
+    after: Shaped[Tensor, "batch time *rest"],
+    real: Bool[Tensor, "batch time"],
+    num_steps: int,
+    back_up: Callable[[int, Shaped[Tensor, "batch *rest"]], Shaped[Tensor, "batch *rest"]],
+) -> Shaped[Tensor, "batch time *rest"]:
+    """Targets of several steps: `back_up(t, x)` puts the reward of step t before x, what comes after it. That is the
+    target of step t + 1 where the window has a real one and fewer than `num_steps` rewards are in it yet; else the
+    critic's own word, `after[:, t]`. So the last step of a window bootstraps at once and the first reaches furthest.
+    """
+    time = real.shape[1]
+    targets = [back_up(time - 1, after[:, -1])]
+    steps = torch.ones_like(real[:, 0], dtype=torch.int64)  # rewards in the newest target
+    for t in reversed(range(time - 1)):
+        longer = real[:, t + 1] & (steps < num_steps)
+        steps = torch.where(longer, steps + 1, 1)
+        shape = (-1, *[1] * (after.ndim - 2))
+        targets.insert(0, back_up(t, torch.where(longer.view(shape), targets[0], after[:, t])))
+    return torch.stack(targets, 1)
+
+
 def critic_loss(logits: Float[Tensor, "batch bins"], target: Float[Tensor, "batch bins"]) -> Float[Tensor, " batch"]:
     """L_Q (and L_V) = -sum_q Gamma(q) log p(q): the KL to the target, up to the target's entropy."""
     return -(target * logits.log_softmax(-1)).sum(-1)
@@ -222,14 +243,13 @@ def _q_terms(
         uniform = None if given.uniform is None else given.uniform[:, first:].flatten(0, 1)
         samples = sample_actions(reference, config.num_samples, generator, uniform)
         sample_logits = target.q_logits(seen, action_bins.decode(samples, reference), every_mask)
-        next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :].flatten(0, 1)
-        reward, discount = _returns(batch, config)
-        wanted = td_target(next_probs, reward, discount, value_bins, config.projection)
+        next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :]
+        wanted, clipped = _targets(next_probs, batch, config, value_bins)
     q_logits = model.q_logits(encoded, action_bins.decode(action, logits)[:, None], action_mask)[:, 0]
     report: Metrics = {
         "critic/value": value_bins.mean(q_logits),
         "critic/target_value": wanted @ value_bins.points(wanted),
-        "critic/clipped": _clipped(next_probs, reward, discount, value_bins),
+        "critic/clipped": clipped,
     }
     improvement = logits.new_zeros(())
     if config.improve:
@@ -266,13 +286,18 @@ def _v_terms(
     """PAC+V. No target network: next values come from the model itself, without gradient."""
     bins, time = model.config.value_bins, batch.mask.shape[1]
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
-    reward, discount = _returns(batch, config)
     v_logits = model.v_logits(encoded)
     with torch.no_grad():
         last = model.v_logits(model.encode(batch.observation[:, -1]))[:, None]
-        next_probs = torch.cat([_window(v_logits, time)[:, 1:], last], 1).flatten(0, 1).softmax(-1)
+        next_probs = torch.cat([_window(v_logits, time)[:, 1:], last], 1).softmax(-1)
         value = bins.mean(v_logits)
-        advantage = reward + discount * (next_probs @ bins.points(next_probs)) - value
+        wanted, clipped = _targets(next_probs, batch, config, bins)
+        reward, discount = _returns(batch, config)
+        next_value = next_probs @ bins.points(next_probs)
+        bootstrapped = backwards(
+            next_value, batch.mask, config.num_steps, lambda t, x: reward[:, t] + discount[:, t] * x
+        )
+        advantage = bootstrapped.flatten() - value
         everywhere, real = given.gather(advantage), given.gather(mask)
         if given.temperature is not None:
             temperature = given.temperature
@@ -282,7 +307,6 @@ def _v_terms(
         else:
             temperature = value.new_full((), config.temperature)
         weights = advantage_weights(advantage, temperature, config.max_weight)
-        wanted = td_target(next_probs, reward, discount, bins, config.projection)
     imitation = imitation_loss(logits, action, action_mask)
     if config.behaviour == "learned":
         behaviour = model.behaviour_logits(encoded, action.shape[-1])
@@ -302,7 +326,7 @@ def _v_terms(
         "critic/value": value,
         "critic/target_value": wanted @ bins.points(wanted),
         "critic/advantage": advantage,
-        "critic/clipped": _clipped(next_probs, reward, discount, bins),
+        "critic/clipped": clipped,
     }
     improvement = weights * imitation if config.improve else logits.new_zeros(())
     return improvement, ratio * critic_loss(v_logits, wanted), report
@@ -348,13 +372,24 @@ def masked_mean(values: Float[Tensor, " row"], mask: Bool[Tensor, " row"]) -> Fl
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
 
 
-def _returns(
-    batch: Batch, config: ObjectiveConfig
-) -> tuple[Float[Tensor, " transition"], Float[Tensor, " transition"]]:
+def _returns(batch: Batch, config: ObjectiveConfig) -> tuple[Float[Tensor, "batch time"], Float[Tensor, "batch time"]]:
     """Scaled reward, and gamma where the world went on; padding holds zeros."""
     padding = ~batch.mask
     reward = batch.reward.masked_fill(padding, 0) * config.applied_reward_scale
-    return reward.flatten(), (batch.discount.masked_fill(padding, 0) * config.discount).flatten()
+    return reward, batch.discount.masked_fill(padding, 0) * config.discount
+
+
+def _targets(
+    next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
+) -> tuple[Float[Tensor, "transition bins"], Float[Tensor, " transition"]]:
+    """The critic's targets, and how much of each was lost to the ends of the range in its own step."""
+    reward, discount = _returns(batch, config)
+
+    def back_up(t: int, probs: Float[Tensor, "batch bins"]) -> Float[Tensor, "batch bins"]:
+        return td_target(probs, reward[:, t], discount[:, t], bins, config.projection)
+
+    wanted = backwards(next_probs, batch.mask, config.num_steps, back_up).flatten(0, 1)
+    return wanted, _clipped(next_probs.flatten(0, 1), reward.flatten(), discount.flatten(), bins)
 
 
 def _window(rows: Shaped[Tensor, "row *rest"], time: int) -> Shaped[Tensor, "batch time *rest"]:

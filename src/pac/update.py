@@ -246,8 +246,9 @@ class Update:
         return Given(uniform=uniform, temperature=temperature, gather=self.world.gather)
 
     def _blur(self, batch: Batch, row: Tensor) -> Batch:
+        """The same noise for all of a window: what changes from one instant to the next is what actions are judged by."""
         seen = batch.observation
-        shape = (self.batch_size, *seen.proprio.shape[1:])
+        shape = (self.batch_size, 1, seen.proprio.shape[-1])
         noise = torch.randn(shape, device=self.world.device)[row] * seen.proprio_scale * self.proprio_noise
         return replace(batch, observation=replace(seen, proprio=seen.proprio + noise))
 

@@ -136,7 +136,7 @@ class PAC(nn.Module):
             )
 
 
-QUERY_GAIN = 3.0  # scores of a latent for the input, and of an action for the latents, start with about this spread
+QUERY_GAIN = 3.0  # scores of a latent for the input tokens start with about this standard deviation
 EMBEDDING_STD = 0.02
 NUMBER_STD = 0.06
 
@@ -147,8 +147,8 @@ def initialise(model: PAC) -> None:
     What tells one state, one latent or one action from another must not drown in what they share. So the bias that
     all numbers' tokens have in common starts at zero, and their direction w larger than the position c beside it: a
     token is t * w + c, and the layer norm after it would hide t. Embeddings that a norm follows start small: they turn
-    faster. Latents begin by reading a few tokens each rather than the average of all, and so do the critic's actions
-    with the latents: their queries are scaled up. Heads start almost flat, the value heads near `initial_value`.
+    faster. Latents begin by reading a few tokens each rather than the average of all: their queries are scaled up.
+    Heads start almost flat, the value heads near `initial_value`.
     """
     config = model.config
     for module in model.modules():
@@ -173,8 +173,6 @@ def initialise(model: PAC) -> None:
     depth_scale = (2 * config.num_blocks) ** -0.5
     with torch.no_grad():
         model.read.attention.query.weight.mul_(QUERY_GAIN)
-        if config.q_head and isinstance(model.q, ActionQueries):
-            model.q.decoder.attention.query.weight.mul_(QUERY_GAIN)
         for name, module in model.named_modules():
             if not isinstance(module, nn.Linear):
                 continue
