@@ -64,12 +64,12 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
         "seed": setting.get("seed", 0),
         "length": f"{setting.get('steps', 3000)} steps",
         "model": {"size": "micro"} | setting.get("model", {}),
-        "objective": {"discount": 0.97, "num_steps": 4} | setting.get("objective", {}),
+        "objective": {"discount": 0.97} | setting.get("objective", {}),
         "optimiser": {"peak_rate": 5e-4} | setting.get("optimiser", {}),
         "proprio_noise": setting.get("proprio_noise", 0.1),
         "mixture": {
-            "batch_size": setting.get("batch", 64),
-            "window": setting.get("window", 5),
+            "batch_size": setting.get("batch", 32),
+            "window": setting.get("window", 9),
             "defaults": defaults,
             "groups": [{"name": "poor", "weight": 1, "datasets": datasets}],
         },
@@ -80,7 +80,7 @@ def train(name: str, setting: dict[str, Any], data: Path) -> dict[str, Any]:
     """Train one setting and try it."""
     torch.set_num_threads(1)
     started, folder = time.time(), Path(tempfile.mkdtemp())
-    pac.train.PAC = MLPActorCritic if setting.get("mlp") else PAC  # type: ignore[assignment, misc]
+    vars(pac.train)["PAC"] = MLPActorCritic if setting.get("mlp") else PAC
     run = Run(parse_recipe(recipe(data / setting["faults"], setting)), folder)
     curve, batches, discount = [], run.batches(), run.config.objective.discount
     while run.state.step < run.steps:

@@ -103,6 +103,44 @@ def test_the_dual_with_nothing_to_choose() -> None:
     torch.testing.assert_close(objectives.improvement_weights(same, eta), torch.full((5, 10), 0.1))
 
 
+@pytest.mark.parametrize("num_steps", [1, 2, 3, None])
+def test_targets_of_several_steps_are_returns_written_out(num_steps: int | None) -> None:
+    """Row 0 is whole, row 1 ends in a success at its second step, row 2 is cut by a time limit after its second."""
+    reward = torch.tensor([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 0.0, 0.0], [1.0, 2.0, 0.0, 0.0]])
+    discount = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.5, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]])
+    real = torch.tensor([[True] * 4, [True, True, False, False], [True, True, False, False]])
+    after = torch.tensor([[10.0, 20.0, 30.0, 40.0], [50.0, 60.0, 70.0, 80.0], [50.0, 60.0, 70.0, 80.0]])
+
+    def back_up(t: int, x: torch.Tensor) -> torch.Tensor:
+        return reward[:, t] + discount[:, t] * x
+
+    found = objectives.backwards(after, real, num_steps, back_up)
+    for row, length in ((0, 4), (1, 2), (2, 2)):
+        longest, steps = num_steps or length, 0
+        for t in reversed(range(length)):
+            steps = 1 if t == length - 1 or steps == longest else steps + 1
+            wanted, scale = 0.0, 1.0
+            for i in range(t, t + steps):
+                wanted += scale * float(reward[row, i])
+                scale *= float(discount[row, i])
+            assert float(found[row, t]) == pytest.approx(wanted + scale * float(after[row, t + steps - 1]))
+
+
+def test_a_window_of_two_steps_by_hand() -> None:
+    """Targets and advantages of PAC+V, whose next values are the model's own: r0 + g r1 + g^2 v2 and r1 + g v2."""
+    model, _, batch = pair()
+    change = {"num_steps": None, "reward_scale": 0.01, "discount": 0.9, "temperature": 1.0}
+    _, metrics = run(model, model, batch, V, **change)
+    assert batch.mask.all()
+    assert (batch.discount == 1).all()
+    with torch.no_grad():
+        values = model.config.value_bins.mean(model.v_logits(model.encode(batch.observation.flatten()))).view(3, 3)
+    second = 0.01 * batch.reward[:, 1] + 0.9 * values[:, 2]
+    wanted = torch.stack([0.01 * batch.reward[:, 0] + 0.9 * second, second], 1)
+    torch.testing.assert_close(metrics["critic/target_value"], wanted.mean())
+    torch.testing.assert_close(metrics["critic/advantage"], (wanted - values[:, :2]).mean())
+
+
 def test_td_target_and_critic_loss() -> None:
     bins = Bins(0.0, 1.0, 11)
     probs, reward, discount = (
@@ -142,9 +180,9 @@ def test_gradients_of_the_terms() -> None:
 
 # ------------------------------------------------------------------------------------------------------ whole losses
 
-Q, V = ObjectiveConfig(), ObjectiveConfig(critic="v")
+Q, V = ObjectiveConfig(num_steps=1), ObjectiveConfig(critic="v", num_steps=1)
 CLONE = ObjectiveConfig(critic="none", improve=False)
-BC_Q = ObjectiveConfig(improve=False)
+BC_Q = ObjectiveConfig(improve=False, num_steps=1)
 
 
 def run(
@@ -400,7 +438,7 @@ def test_the_value_loss_of_pac_v_sends_nothing_through_ratio_weights_or_next_val
     (weights * by_hand(model, batch) + 2.0 * ratio * critic).sum().backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            torch.testing.assert_close(got[name], parameter.grad, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(got[name], parameter.grad, rtol=1e-2, atol=1e-4)
 
 
 # ----------------------------------------------------------------------------------------------------------- reports

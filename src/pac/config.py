@@ -147,9 +147,9 @@ class ObjectiveConfig:
     discount: float = 0.99  # gamma; not stated in the paper
     reward_scale: float | None = None  # None: 1 - discount, so that values span the range of the rewards
     projection: Projection = "two-hot"
-    # Rewards in a target before the critic's word, as far as a window reaches. The paper reads trajectories of five
-    # steps and does not say how; with 1, every step's preference for what the critic overrates adds up (docs/log.md).
-    num_steps: int = 1
+    # Rewards in a target before the critic's word; None: all that the window holds. The paper reads trajectories of
+    # five steps and does not say what for; with 1, what the critic overrates adds up step by step (docs/log.md).
+    num_steps: int | None = None
     num_samples: int = 10  # N: actions drawn from the reference policy
     # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
     # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
@@ -164,8 +164,9 @@ class ObjectiveConfig:
         if not 0 <= self.discount < 1:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
         for name in ("num_samples", "num_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"ObjectiveConfig.{name}: expected at least 1, found {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"ObjectiveConfig.{name}: expected at least 1, found {value}.")
         for name in ("reward_scale", "temperature", "epsilon", "max_weight", "max_ratio"):
             value = getattr(self, name)
             if value is not None and not value > 0:

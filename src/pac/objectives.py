@@ -128,7 +128,7 @@ def td_target(
 def backwards(
     after: Shaped[Tensor, "batch time *rest"],
     real: Bool[Tensor, "batch time"],
-    num_steps: int,
+    num_steps: int | None,
     back_up: Callable[[int, Shaped[Tensor, "batch *rest"]], Shaped[Tensor, "batch *rest"]],
 ) -> Shaped[Tensor, "batch time *rest"]:
     """Targets of several steps: `back_up(t, x)` puts the reward of step t before x, what comes after it. That is the
@@ -139,7 +139,7 @@ def backwards(
     targets = [back_up(time - 1, after[:, -1])]
     steps = torch.ones_like(real[:, 0], dtype=torch.int64)  # rewards in the newest target
     for t in reversed(range(time - 1)):
-        longer = real[:, t + 1] & (steps < num_steps)
+        longer = real[:, t + 1] & (steps < (num_steps or time))
         steps = torch.where(longer, steps + 1, 1)
         shape = (-1, *[1] * (after.ndim - 2))
         targets.insert(0, back_up(t, torch.where(longer.view(shape), targets[0], after[:, t])))

@@ -246,7 +246,7 @@ class Update:
         return Given(uniform=uniform, temperature=temperature, gather=self.world.gather)
 
     def _blur(self, batch: Batch, row: Tensor) -> Batch:
-        """The same noise for all of a window: what changes from one instant to the next is what actions are judged by."""
+        """The same noise for all of a window: what changes within it is what actions are judged by."""
         seen = batch.observation
         shape = (self.batch_size, 1, seen.proprio.shape[-1])
         noise = torch.randn(shape, device=self.world.device)[row] * seen.proprio_scale * self.proprio_noise

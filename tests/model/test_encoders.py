@@ -27,7 +27,10 @@ def test_scalar_tokens_are_the_linear_layer_plus_position() -> None:
     assert isinstance(group, ScalarTokens)
     encoder = model.inputs.proprio
     assert isinstance(encoder, MultiScaleEncoder)
-    expected = encoder.linear(encoder.scalars(observation.proprio)[..., None]) + model.inputs.positions[: 6 * 8]
+    expected = (
+        encoder.linear(encoder.scalars(observation.proprio)[..., None])
+        + model.inputs.positions[: 6 * model.config.num_gains]
+    )
     torch.testing.assert_close(group.dense().embedding, expected)
 
 
@@ -78,7 +81,7 @@ def test_observation_and_goal_pictures_share_the_network() -> None:
     observation = random_observation(model.config, 1, masks=False)
     same = Observation.of(observation.proprio, images=observation.images[:, :1], goal_images=observation.images[:, :1])
     _, camera, goal = model.inputs(same)
-    positions = model.inputs.positions[6 * 8 :]
+    positions = model.inputs.positions[6 * model.config.num_gains :]
     torch.testing.assert_close(
         camera.dense().embedding - positions[:16], goal.dense().embedding - positions[3 * 16 : 4 * 16]
     )
