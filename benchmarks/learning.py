@@ -65,7 +65,7 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
         "length": f"{setting.get('steps', 3000)} steps",
         "model": {"size": "micro"} | setting.get("model", {}),
         "objective": {"discount": 0.97} | setting.get("objective", {}),
-        "optimiser": {"peak_rate": 5e-4} | setting.get("optimiser", {}),
+        "optimiser": setting.get("optimiser", {}),
         "proprio_noise": setting.get("proprio_noise", 0.1),
         "mixture": {
             "batch_size": setting.get("batch", 32),

@@ -46,7 +46,7 @@ def test_the_curve_rises_in_a_line_and_falls_in_a_cosine() -> None:
     assert sorted(rates[50:], reverse=True) == rates[50:]
     assert set(curve("nano", 100, peak_rate=0.5, decay="constant")[5:]) == {0.5}
     assert curve("nano", 1, peak_rate=0.5) == [0.5]
-    assert curve("custom", 40)[1] == 3e-4
+    assert curve("custom", 40)[1] == 5e-4
 
 
 def test_warm_up_and_target_follow_the_length() -> None:

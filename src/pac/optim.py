@@ -10,7 +10,7 @@ from pac.sections import OptimiserConfig
 
 # The paper's first and highest learning rate by size; small models of ours take what the studies in docs/log.md used.
 RATES = {"XXS": (1e-6, 1e-4), "XS": (1e-6, 1e-4), "S": (1e-7, 5e-5), "M": (1e-7, 3e-5), "L": (1e-7, 3e-5)}
-SMALL_RATES = (1e-6, 3e-4)
+SMALL_RATES = (1e-6, 5e-4)
 PAPER_WARMUP, PAPER_TARGET_PERIOD = 15_000, 100
 STATE = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, for each parameter
 

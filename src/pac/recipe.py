@@ -59,8 +59,9 @@ class RunConfig:
     seed: int = 0
     length: str = "20k steps"
     start: str | None = None  # a checkpoint to fine-tune from
-    proprio_noise: float = 0.0  # Gaussian noise on proprioception, in units of each dimension's spread: against
-    # memorising a small dataset (S4RL, Sinha et al., 2021)
+    # Gaussian noise on proprioception, in units of each dimension's spread, the same through a window (S4RL, Sinha et
+    # al., 2021): without it a policy sees from its last centimetre what mood it is in, and stays in it (docs/log.md).
+    proprio_noise: float = 0.1
     model: dict[str, Any] = field(default_factory=dict)  # size, and fields of ModelConfig
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
