@@ -42,7 +42,7 @@ def read() -> torch.Tensor:
 
 
 _, codes = run_fw_bw_and_get_code(read)
-num_large = 7 * model.config.num_heads * model.config.num_latents * 161 * 8
+num_large = 7 * model.config.num_heads * model.config.num_latents * 161 * model.config.num_gains
 for code in codes:
     made = re.findall(r"empty_strided\w*\(\(([\d, ]+)\),[^)]*\), (torch\.\w+)", code)
     shapes = [(torch.Size(int(n) for n in shape.split(",") if n.strip()), dtype) for shape, dtype in made]

@@ -70,7 +70,7 @@ def test_two_robots_train_one_model(tmp_path: Path) -> None:
     small = {"num_latents": 4, "num_blocks": 1, "image_height": 16, "image_width": 16, "image_channels": (4, 4)}
     model = PAC(model_config("nano", **small, proprio_scaling="standardise", initial_value=0.0))
     target = copy.deepcopy(model).requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     curve = []
     for batch in sampler.batches():
         assert set(batch.imitation_weight.tolist()) <= {1.0, 0.25}
@@ -79,8 +79,9 @@ def test_two_robots_train_one_model(tmp_path: Path) -> None:
         (per_example.sum() / batch.mask.sum()).backward()
         optimizer.step()
         target.load_state_dict(model.state_dict())
-        curve.append(metrics["loss/imitation"].item())
-        if len(curve) == 60:
+        dimensions = batch.action_mask[batch.mask].sum(-1).float().mean()  # batches hold more of one robot or the other
+        curve.append((metrics["loss/imitation"] / dimensions).item())
+        if len(curve) == 150:
             break
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     assert np.mean(curve[-10:]) < 0.9 * np.mean(curve[:10]), curve
