@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from mlp import small_net
 from torch import Tensor, nn
 
 from pac.bins import Bins
@@ -48,10 +49,8 @@ def perceiver(change: Callable[[PAC], None] = lambda model: None, **settings: An
 def mlp() -> tuple[Critic, list[Any], Bins]:
     """Two hidden layers of 256 on state and action."""
     bins = model_config("nano").value_bins
-    sizes = (NUM_STATES + NUM_ACTIONS, 256)
-    net = nn.Sequential(nn.Linear(*sizes), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, bins.count))
+    net = small_net(NUM_STATES + NUM_ACTIONS, bins.count)
     with torch.no_grad():
-        net[-1].weight.mul_(0.01)  # type: ignore[operator]
         net[-1].bias.copy_(bins.logits_near(0.0))  # type: ignore[operator]
     both = lambda s, a: net(torch.cat([s[:, None].expand(-1, a.shape[1], -1), a], -1))  # noqa: E731
     return both, list(net.parameters()), bins

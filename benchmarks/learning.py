@@ -148,11 +148,10 @@ def inputs_study(seeds: tuple[int, ...], faults: str) -> dict[str, dict[str, Any
             "proprio_noise": 0.1,
             "optimiser": {"peak_rate": 3e-4},
         },
-        "gains to 4, noise 0.1, 512 transitions": {"model": {"gains": few}, "proprio_noise": 0.1, "batch": 512},
         "nano, gains to 4": {"model": {"size": "nano", "gains": few}},
         "nano, gains to 4, noise 0.1": {"model": {"size": "nano", "gains": few}, "proprio_noise": 0.1},
     }
-    base = METHODS["PAC"] | {"optimiser": {"peak_rate": 1e-3}}
+    base = METHODS["PAC"] | {"optimiser": {"peak_rate": 1e-3}, "proprio_noise": 0.0, "window": 2, "batch": 128}
     return {
         f"PAC, {name} {task} {seed}": base | variant | {"task": task, "seed": seed, "faults": faults}
         for seed, (name, variant), task in itertools.product(seeds, variants.items(), TASKS)

@@ -15,7 +15,7 @@ from pac.types import Observation
 HIDDEN = 256
 
 
-def _net(inputs: int, outputs: int) -> nn.Sequential:
+def small_net(inputs: int, outputs: int) -> nn.Sequential:
     net = nn.Sequential(
         nn.Linear(inputs, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, outputs)
     )
@@ -31,13 +31,13 @@ class MLPActorCritic(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.policy = _net(config.num_proprio, config.num_actions * config.num_action_bins)
-        self.q = _net(config.num_proprio + config.num_actions, config.num_value_bins)
-        self.v = _net(config.num_proprio, config.num_value_bins)
+        self.policy = small_net(config.num_proprio, config.num_actions * config.num_action_bins)
+        self.q = small_net(config.num_proprio + config.num_actions, config.num_value_bins)
+        self.v = small_net(config.num_proprio, config.num_value_bins)
         if config.initial_value is not None:
-            for head in (self.q[-1], self.v[-1]):
-                nn.init.zeros_(head.bias)  # type: ignore[arg-type]
-                head.bias.data += config.value_bins.logits_near(config.initial_value)  # type: ignore[operator]
+            with torch.no_grad():
+                for net in (self.q, self.v):
+                    net[-1].bias.copy_(config.value_bins.logits_near(config.initial_value))  # type: ignore[operator]
 
     def encode(self, observation: Observation) -> Encoded:
         values = (observation.proprio - observation.proprio_centre) / observation.proprio_scale

@@ -13,3 +13,11 @@ def session(leader: int) -> list[int]:
             if os.getsid(int(entry.name)) == leader:
                 found.append(int(entry.name))
     return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -6,34 +6,12 @@ import time
 
 import pytest
 from rollout.actors import Swaying, assert_same
+from rollout.processes import alive
 from rollout.worlds import POINT
 
-from pac.rollout import Crew, jobs_of, links, rollout
+from pac.rollout import Crew, jobs_of, rollout
 
 JOBS, MORE = jobs_of([POINT], 5), jobs_of([POINT], 7, seed=1)
-
-
-@pytest.fixture
-def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of all workers that were started."""
-    started: list[int] = []
-    start = links.ProcessBackend.start
-
-    def noting(self: links.ProcessBackend, setup: links.Setup) -> links.ProcessLink:
-        link = start(self, setup)
-        started.append(link.process.pid)
-        return link
-
-    monkeypatch.setattr(links.ProcessBackend, "start", noting)
-    return started
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_the_same_processes_give_the_same_trials(pids: list[int]) -> None:

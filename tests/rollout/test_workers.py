@@ -8,36 +8,13 @@ from pathlib import Path
 
 import pytest
 from rollout.actors import Swaying, assert_same
-from rollout.processes import session
+from rollout.processes import alive, session
 from rollout.worlds import BROKEN, DEADLY, FAULTY, POINT, SLEEPY, SULKY
 
 from pac import envs
-from pac.rollout import Job, Mix, RolloutError, jobs_of, links, rollout
+from pac.rollout import Job, Mix, RolloutError, jobs_of, rollout
 
 WORLDS = ["control/cartpole.swingup", "metaworld/reach", "control/walker.walk", POINT]
-
-
-@pytest.fixture
-def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of all workers that were started."""
-    started: list[int] = []
-    start = links.ProcessBackend.start
-
-    def noting(self: links.ProcessBackend, setup: links.Setup) -> links.ProcessLink:
-        link = start(self, setup)
-        started.append(link.process.pid)
-        return link
-
-    monkeypatch.setattr(links.ProcessBackend, "start", noting)
-    return started
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def misbehaving(task: str) -> list[int]:
