@@ -15,7 +15,7 @@ LAYERS = [
     {"blame"},
     {"train"},
     {"launch"},
-    {"improve"},
+    {"improve", "study"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

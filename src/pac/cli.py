@@ -13,13 +13,14 @@ from pac.evaluate import cli as evaluate
 from pac.improve import cli as improve
 from pac.report import cli as report
 from pac.scaling import info
+from pac.study import cli as study
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
     parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (info, listing, transfer, inspect, mixture, collect, launch, evaluate, improve, report, demo):
+    for module in (info, listing, transfer, inspect, mixture, collect, launch, evaluate, improve, study, report, demo):
         module.add_parser(subparsers)
     args, rest = parser.parse_known_args(arguments)
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]

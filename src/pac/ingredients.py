@@ -18,6 +18,7 @@ from pac.distributed import World
 from pac.model.pretrained import load_config
 from pac.recipe import RunConfig
 from pac.scaling.flops import Load, update_flops
+from pac.sections import CollectConfig
 
 RESIDENT_SHARE = 1 / 3  # of the GPU's memory that data may take without being asked
 HEADS = ("q_head", "v_head", "behaviour_head")
@@ -31,11 +32,8 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def collect_data(config: RunConfig, folder: Path, console: Console) -> None:
-    """Make the data that the recipe asks for, or what is still missing of it."""
-    wanted = config.collect
-    if wanted is None:
-        return
+def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers: int | None = None) -> None:
+    """Make the data that a recipe asks for, or what is still missing of it."""
     actor, names, weights = load_actors([wanted.behaviour])
     same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": wanted.seed, "max_steps": wanted.max_steps}
     same["stop_at_success"] = wanted.stop_at_success
@@ -43,7 +41,7 @@ def collect_data(config: RunConfig, folder: Path, console: Console) -> None:
     if all(place.num_before >= wanted.episodes for place in folders):
         return
     console.print(f"Collecting {wanted.episodes} episodes each of {', '.join(wanted.tasks)} with {wanted.behaviour}.")
-    collect(folders, actor, wanted.episodes, console=console, workers=wanted.workers)
+    collect(folders, actor, wanted.episodes, console=console, workers=wanted.workers if workers is None else workers)
     for place in folders:
         console.print(summary(place.path), soft_wrap=True, markup=False, highlight=False)
 

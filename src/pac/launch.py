@@ -42,7 +42,9 @@ def main(args: argparse.Namespace) -> int:
         config = load_recipe(args.recipe, overrides, collected=args.out / COLLECTED)
         with distributed.world(choose_device(config.machine.device)) as world:
             try:
-                return _train(config, args, world)
+                options = {"resume": args.resume, "overwrite": args.overwrite}
+                run = perform(config, args.out, world, **options, command=command(args))
+                return 0 if run.interrupted is None else 128 + run.interrupted
             except torch.OutOfMemoryError as error:
                 raise ValueError(
                     f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise "
@@ -55,26 +57,27 @@ def main(args: argparse.Namespace) -> int:
                 ) from error
 
 
-def _train(config: RunConfig, args: argparse.Namespace, world: World) -> int:
-    run = _prepare(config, args, world)
-    resumed = args.resume and run.resume()
+def perform(
+    config: RunConfig, folder: Path, world: World, *, resume: bool = False, overwrite: bool = False, command: str = ""
+) -> Run:
+    """Train in `folder` to the end, or to a signal; a run that is finished already is left as it is."""
+    run = _prepare(config, folder, world, resume=resume, overwrite=overwrite)
+    resumed = resume and run.resume()
     if resumed and run.finished:
-        run.console.print(f"{args.out} is finished: {run.state.step:,} steps. A longer `length` would go on from here.")
-        return 0
+        run.console.print(f"{folder} is finished: {run.state.step:,} steps. A longer `length` would go on from here.")
+        return run
     if world.is_main:
-        run.directory.write_json(CONFIG, run.describe() | {"command": command(args)})
+        run.directory.write_json(CONFIG, run.describe() | {"command": command})
         mixtures.print_plan(run.plan, run.console)
         begun = f"from step {run.state.step:,} " if resumed else ""
         run.console.print(
             f"{config.method}, size {run.size}, {count_parameters(run.state.target) / 1e6:.2f}M parameters, "
-            f"{run.steps:,} steps {begun}on {world.device} x {world.size}, target every {run.target_period} -> "
-            f"{args.out}"
+            f"{run.steps:,} steps {begun}on {world.device} x {world.size}, target every {run.target_period} -> {folder}"
         )
     run.train()
     if run.interrupted is not None:
         run.console.print(f"Stopped at step {run.state.step:,}; everything is saved. Continue with --resume.")
-        return 128 + run.interrupted
-    return 0
+    return run
 
 
 def command(args: argparse.Namespace) -> str:
@@ -83,19 +86,20 @@ def command(args: argparse.Namespace) -> str:
     return shlex.join(["pac", "train", args.recipe, *args.overrides, "--out", str(args.out), *start])
 
 
-def _prepare(config: RunConfig, args: argparse.Namespace, world: World) -> Run:
+def _prepare(config: RunConfig, folder: Path, world: World, *, resume: bool, overwrite: bool) -> Run:
     """Open the folder, make its data if the recipe says so, and build the run."""
-    directory = RunDirectory(args.out)
-    world.on_main(lambda: directory.open(resume=args.resume, overwrite=args.overwrite))
+    directory = RunDirectory(folder)
+    world.on_main(lambda: directory.open(resume=resume, overwrite=overwrite))
     try:
-        world.on_main(lambda: collect_data(config, directory.path / COLLECTED, make_console()))
+        if wanted := config.collect:
+            world.on_main(lambda: collect_data(wanted, directory.path / COLLECTED, make_console()))
         run = Run(config, directory, world)
         world.on_main(run.check_disk)
     except BaseException:
         if world.is_main:
             directory.abandon()
         raise
-    if args.resume and (directory.path / CONFIG).exists():
+    if resume and (directory.path / CONFIG).exists():
         world.on_main(lambda: _compare(json.loads((directory.path / CONFIG).read_text()), run))
     return run
 

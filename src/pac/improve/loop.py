@@ -65,7 +65,8 @@ class Loop:
 
     def go(self) -> str:
         """Rounds until all is learned, the budget is spent, or there is no data to go on with."""
-        collect_data(self.plain, self.recipe.collected, self.console)
+        if self.plain.collect is not None:
+            collect_data(self.plain.collect, self.recipe.collected, self.console)
         self.folder.save("running")
         self._try_start()
         while (status := self._status()) == "running":

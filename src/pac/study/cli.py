@@ -1,0 +1,114 @@
+"""`pac study`: train every row of a study with every seed, try them all from the same starts, and compare.
+
+The same command goes on where it was stopped. Several runs share a GPU well: with NVIDIA's MPS daemon
+(`nvidia-cuda-mps-control -d`) their kernels overlap.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pac.evaluate import experts, tables
+from pac.evaluate.compare import warnings
+from pac.evaluate.plan import versions
+from pac.evaluate.records import FORMAT, Record, write_json, write_text
+from pac.evaluate.summary import Summary, summarise
+from pac.logs import make_console
+from pac.report import write_report
+from pac.study.plan import Study, load_study
+from pac.study.runner import make_data, perform_all, read_trials, trials_path
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "study",
+        help="compare rows of settings over seeds, with intervals",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", help="study in TOML, or one that ships with PAC, such as study/poor")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the file's, dotted")
+    parser.add_argument("--out", type=Path, required=True, help="folder for data, runs, trials and results")
+    parser.add_argument("--only", action="append", metavar="ROW", help="this row alone; may be repeated")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs at a time (default: cores)")
+    parser.set_defaults(run=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    study, console = load_study(args.file, args.overrides, args.out), make_console()
+    if unknown := sorted(set(args.only or ()) - set(study.rows)):
+        raise ValueError(f"--only: expected rows of the study, found {unknown[0]!r}. Rows: {', '.join(study.rows)}.")
+    chosen = [run for run in study.runs if not args.only or run.row in args.only]
+    study = dataclasses.replace(study, runs=chosen)
+    console.print(f"{study.name}: {len(study.rows)} rows, {len(study.runs)} runs -> {args.out}")
+    make_data(study, args.out, args.processes, console)
+    failed = perform_all(study, args.out, args.processes, console)
+    if not any(trials_path(args.out, run).exists() for run in study.runs):
+        return 1
+    document, summaries = results(study, args.out, command(args))
+    write_json(args.out / "results.json", document)
+    made = tables.grids(summaries)
+    tables.print_grids(made, console if console.is_terminal else Console(width=200))
+    write_text(args.out / "results.md", tables.markdown(made, document["notes"], document["command"]))
+    folders = [args.out / "runs" / run.name for run in study.runs if trials_path(args.out, run).exists()]
+    write_report([args.out / "results.json", *folders], args.out / "page.html", title=f"Study: {study.name}")
+    console.print(f"{args.out}/results.json, results.md, page.html")
+    return 1 if failed else 0
+
+
+def command(args: argparse.Namespace) -> str:
+    only = [word for row in args.only or () for word in ("--only", row)]
+    return shlex.join(["pac", "study", args.file, *args.overrides, "--out", str(args.out), *only])
+
+
+def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], dict[str, Summary]]:
+    """What was found, as an evaluation whose actors are rows and seeds; and a summary of each row over its seeds."""
+    facts, records = list[dict[str, Any]](), list[Record]()
+    for run in study.runs:
+        if trials_path(folder, run).exists():
+            about, trials = read_trials(folder, run)
+            facts.append(about)
+            records += trials
+    tasks = list(dict.fromkeys(entry.task for entry in records))
+    rules = study.runs[0].config.evaluation
+    whole = rules.max_steps is None and not rules.stop_at_success
+    table = experts.load(experts.TABLE)
+    known = {task: table[task].mean for task in tasks if whole and task in table}
+    summaries = {row: summarise(_of(row, records, study), experts=known, bootstrap=False) for row in study.rows}
+    labels = dict.fromkeys(run.label for run in study.runs)
+    document = {
+        "format": FORMAT,
+        "command": command,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "about": study.config.about,
+        "settings": {
+            "seed": rules.seed,
+            "tasks": tasks,
+            "actors": {label: {"study": study.name} for label in labels},
+            "max_steps": rules.max_steps,
+            "stop_at_success": rules.stop_at_success,
+            "cameras": [],
+            "versions": versions(),
+        },
+        "trials_per_task": study.config.trials,
+        "experts": experts.used(table, known),
+        "rows": {run.row: run.config.as_json() for run in study.runs},
+        "runs": facts,
+        "summary": {row: dataclasses.asdict(summary) for row, summary in summaries.items()},
+        "notes": warnings(summaries, []),
+        "trials": [entry.as_json() for entry in records],
+    }
+    return document, summaries
+
+
+def _of(row: str, records: Sequence[Record], study: Study) -> list[Record]:
+    """Trials of a row, all seeds together: a trial of another seed counts as another trial."""
+    labels = {run.label: i for i, run in enumerate(study.runs) if run.row == row}
+    return [dataclasses.replace(entry, actor=row) for entry in records if entry.actor in labels]

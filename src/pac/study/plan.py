@@ -1,0 +1,147 @@
+"""A study file -> the runs it asks for.
+
+A study is a training recipe (`docs/training.md`) with a table [study]: rows to compare, each a name and the settings
+that join the recipe, seeds, and, where every task gets a model of its own, `each`, whose entries take the place of
+{each} in every text of the recipe. Data that the study makes lies in {data}/NAME. All of it is checked before
+anything runs.
+"""
+
+import copy
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pac.config import check_types
+from pac.evaluate.plan import expand_tasks
+from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
+from pac.resources import find_recipe
+from pac.sections import CollectConfig
+
+DATA, EACH = "{data}", "{each}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """The table [study], without its rows and data."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    each: tuple[str, ...] = ("",)  # one model for each; by default one for everything
+    trials: int = 100  # of each task, after training
+    about: str = ""  # a sentence for the page: what is asked, and what was tuned on what
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"study.seeds: expected different numbers of 0 or more, found {list(self.seeds)}.")
+        if not self.each or len(set(self.each)) < len(self.each):
+            raise ValueError(f"study.each: expected different words, found {list(self.each)}.")
+        if self.trials < 1:
+            raise ValueError(f"study.trials: expected 1 or more, found {self.trials}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One training run of a study, and the trials that follow it."""
+
+    row: str
+    each: str
+    seed: int
+    config: RunConfig
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        words = (self.row, self.each, f"seed {self.seed}")
+        return "-".join(re.sub(r"[^a-z0-9.+]+", "-", word.lower()).strip("-") for word in words if word)
+
+    @property
+    def label(self) -> str:
+        """Of its trials: models of different tasks and the same seed are one contestant."""
+        return f"{self.row}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A checked study."""
+
+    name: str
+    config: StudyConfig
+    collections: Mapping[str, CollectConfig]  # what is made first, by the folder's name
+    runs: Sequence[StudyRun]
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(run.row for run in self.runs))
+
+
+def load_study(name: str | Path, overrides: Sequence[str], folder: Path) -> Study:
+    """Read and check a study; `folder` is where its data and runs will be."""
+    table, root = read_recipe(name, overrides)
+    try:
+        return parse_study(table, root, folder, name=find_recipe(name).stem)
+    except ValueError as error:
+        raise ValueError(f"{find_recipe(name)}: {error}") from error
+
+
+def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str) -> Study:
+    recipe = copy.deepcopy(dict(table))
+    section = recipe.pop("study", None)
+    if not isinstance(section, dict):
+        raise ValueError("Expected a table [study] in the file, found none. A recipe without one is for `pac train`.")
+    if "collect" in recipe or "seed" in recipe:
+        found = "collect" if "collect" in recipe else "seed"
+        raise ValueError(f"Expected no {found!r} in a study. Use [[study.data]] and study.seeds.")
+    rows, collections = section.pop("rows", None), section.pop("data", [])
+    if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
+        raise ValueError('Expected [study.rows."NAME"] tables in the study, found none.')
+    config = parse_section(StudyConfig, section, "study")
+    runs = []
+    for (row, changes), each, seed in itertools.product(rows.items(), config.each, config.seeds):
+        settings = _fill(_join(recipe, changes), {EACH: each, DATA: str((folder / "data").resolve())})
+        try:
+            runs.append(StudyRun(row=row, each=each, seed=seed, config=parse_recipe(settings | {"seed": seed}, root)))
+        except ValueError as error:
+            raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
+        if not runs[-1].config.evaluation.tasks:
+            raise ValueError("Expected evaluation.tasks in a study, found none: nothing would be compared.")
+    if len({run.name for run in runs}) < len(runs):
+        raise ValueError("Expected names of rows that differ in letters and digits: folders are named after them.")
+    return Study(name=name, config=config, collections=_collections(collections), runs=runs)
+
+
+def _collections(tables: Any) -> dict[str, CollectConfig]:
+    if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
+        raise ValueError("Expected [[study.data]] tables, each a collection with a name.")
+    made: dict[str, CollectConfig] = {}
+    for table in tables:
+        given = dict(table)
+        name = given.pop("name", None)
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in made:
+            raise ValueError(f'study.data: expected a name of its own for each, such as "poor", found {name!r}.')
+        collection = parse_section(CollectConfig, given, f"study.data: {name}")
+        made[name] = dataclasses.replace(collection, tasks=tuple(expand_tasks(collection.tasks)))
+    return made
+
+
+def _join(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` over `table`, section by section; lists of tables are replaced as a whole."""
+    joined = dict(copy.deepcopy(dict(table)))
+    for key, value in changes.items():
+        before = joined.get(key)
+        joined[key] = _join(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
+    return joined
+
+
+def _fill(value: Any, words: Mapping[str, str]) -> Any:
+    """Words in place of their marks, in every text."""
+    if isinstance(value, str):
+        for mark, word in words.items():
+            value = value.replace(mark, word)
+        return value
+    if isinstance(value, dict):
+        return {key: _fill(item, words) for key, item in value.items()}
+    return [_fill(item, words) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,153 @@
+"""Runs of a study, several at a time, each in a process of its own.
+
+`DIR/data` holds what was collected, `DIR/runs/NAME` ordinary runs, `DIR/trials/NAME.json` what each did afterwards,
+`DIR/logs/NAME.txt` what it said. A run whose trials are there is done; all else begins, or goes on, when the same
+command is given again.
+"""
+
+import contextlib
+import dataclasses
+import json
+import multiprocessing as mp
+import os
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pac import distributed, launch
+from pac.evaluate.records import Record, record, write_json
+from pac.ingredients import choose_device, collect_data
+from pac.rollout import jobs_of, rollout
+from pac.run import RunDirectory
+from pac.sections import EvaluationConfig
+from pac.study.plan import Study, StudyRun
+
+
+def make_data(study: Study, folder: Path, workers: int, console: Console) -> None:
+    """What [[study.data]] asks for, or what is still missing of it."""
+    for name, wanted in study.collections.items():
+        collect_data(wanted, folder / "data" / name, console, workers)
+
+
+def trials_path(folder: Path, run: StudyRun) -> Path:
+    return folder / "trials" / f"{run.name}.json"
+
+
+def read_trials(folder: Path, run: StudyRun) -> tuple[dict[str, Any], list[Record]]:
+    """What is known of a finished run beside its trials, and these."""
+    content = json.loads(trials_path(folder, run).read_text())
+    return content, [Record.from_json(values) for values in content.pop("trials")]
+
+
+def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
+    """Do what is not done yet; returns the names of runs that failed."""
+    todo = [run for run in study.runs if not trials_path(folder, run).exists()]
+    failed, done = list[str](), len(study.runs) - len(todo)
+    for name in ("runs", "trials", "logs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    with _progress(console) as progress, _pool(processes, len(todo)) as pool:
+        bar = progress.add_task("runs", total=len(study.runs), completed=done)
+        jobs = {pool.submit(perform, run, folder, study.config.trials): run for run in todo}
+        try:
+            for job in as_completed(jobs):
+                if not _tell(job, jobs[job], folder, progress.console):
+                    failed.append(jobs[job].name)
+                progress.advance(bar)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return failed
+
+
+def _pool(processes: int, jobs: int) -> ProcessPoolExecutor:
+    """A fresh process a run: nothing of one is left to the next."""
+    return ProcessPoolExecutor(max(1, min(processes, jobs)), mp.get_context("spawn"), max_tasks_per_child=1)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
+
+
+def _tell(job: Future[dict[str, Any]], run: StudyRun, folder: Path, console: Console) -> bool:
+    """One line about a run that ended; False if it failed."""
+    try:
+        found = job.result()
+    except Exception as error:
+        log = folder / "logs" / f"{run.name}.txt"
+        console.print(f"[bold red]{run.name} failed: {error}. {log} has more; the others go on.", soft_wrap=True)
+        return False
+    means = ", ".join(f"{task} {mean}" for task, mean in found["means"].items())
+    console.print(f"{run.name}: {found['seconds']:.0f} s, {means}", highlight=False, soft_wrap=True)
+    return True
+
+
+def perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
+    """Train, then try; in a process of its own, whose words go to a file."""
+    with _said_to(folder / "logs" / f"{run.name}.txt"):
+        try:
+            torch.set_num_threads(1)
+            return _perform(run, folder, trials)
+        except BaseException:
+            traceback.print_exc()
+            raise
+
+
+def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
+    config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
+    rules, path, started = run.config.evaluation, folder / "runs" / run.name, time.time()
+    with distributed.world(choose_device(config.machine.device)) as world:
+        trained = launch.perform(config, path, world, resume=RunDirectory(path).is_run())
+        if trained.interrupted is not None:
+            raise KeyboardInterrupt
+        policy = trained.policy(values=trained.objective.critic != "none", sampling=rules.sampling)
+        seconds, discount = time.time() - started, trained.objective.discount
+        played = rollout(
+            policy,
+            jobs_of(rules.tasks, trials, seed=rules.seed),
+            workers=rules.workers,
+            envs_per_worker=50 if rules.workers == 0 else None,
+            cameras=policy.cameras,
+            max_steps=rules.max_steps,
+            stop_at_success=rules.stop_at_success,
+        )
+        made = [record(trial, run.label, discount) for trial in played]
+    facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": seconds}
+    facts |= {"trial_seconds": time.time() - started - seconds, "size": trained.size, "steps": trained.state.step}
+    write_json(trials_path(folder, run), facts | {"trials": [entry.as_json() for entry in made]})
+    return facts | {"means": _means(made)}
+
+
+def _means(records: Sequence[Record]) -> dict[str, str]:
+    """By task: success, or the return where the world knows none."""
+    found: dict[str, list[Record]] = {}
+    for entry in records:
+        found.setdefault(entry.task, []).append(entry)
+    return {
+        task: f"{sum(map(bool, (r.success for r in group)))} of {len(group)}"
+        if group[0].success is not None
+        else f"{sum(r.total for r in group) / len(group):.4g}"
+        for task, group in found.items()
+    }
+
+
+@contextlib.contextmanager
+def _said_to(path: Path) -> Iterator[None]:
+    """Everything that this process says, and those it starts, goes to a file."""
+    kept = [os.dup(number) for number in (1, 2)]
+    with path.open("a") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            yield
+        finally:
+            for number, before in zip((1, 2), kept, strict=True):
+                os.dup2(before, number)
+                os.close(before)
