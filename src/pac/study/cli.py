@@ -57,8 +57,11 @@ def main(args: argparse.Namespace) -> int:
     made = tables.grids(summaries)
     tables.print_grids(made, console if console.is_terminal else Console(width=200))
     write_text(args.out / "results.md", tables.markdown(made, document["notes"], document["command"]))
-    folders = [args.out / "runs" / run.name for run in study.runs if trials_path(args.out, run).exists()]
-    write_report([args.out / "results.json", *folders], args.out / "page.html", title=f"Study: {study.name}")
+    done = [run for run in study.runs if trials_path(args.out, run).exists()]
+    folders = [f"{run.row}={args.out / 'runs' / run.name}" for run in done]
+    notes = [study.config.about] if study.config.about else []
+    page = args.out / "page.html"
+    write_report([args.out / "results.json", *folders], page, title=f"Study: {study.name}", notes=notes)
     console.print(f"{args.out}/results.json, results.md, page.html")
     return 1 if failed else 0
 

@@ -1,0 +1,102 @@
+"""What a study file asks for, and what is wrong with one, before anything runs."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pac.resources import RECIPES
+from pac.study.plan import Study, load_study, parse_study
+
+RECIPE = """
+length = "8 steps"
+[study]
+seeds = [1, 2]
+each = ["push", "reach"]
+[[study.data]]
+name = "poor"
+tasks = ["metaworld/push", "metaworld/reach"]
+behaviour = "scripted"
+[study.rows."BC+Q"]
+objective.method = "bc+q"
+[study.rows."PAC, far"]
+objective = { method = "pac", num_steps = 4 }
+mixture.defaults = { imitation_weight = 0.5 }
+[objective]
+discount = 0.9
+[mixture]
+batch_size = 4
+window = 3
+defaults = { reward = "success" }
+[[mixture.groups]]
+name = "all"
+weight = 1
+datasets = [{ name = "{each}", path = "{data}/poor/metaworld-{each}" }]
+[evaluation]
+tasks = ["metaworld/{each}"]
+"""
+
+
+def parsed(change: Any = lambda table: None) -> Study:
+    table = tomllib.loads(RECIPE)
+    change(table)
+    return parse_study(table, Path(), Path("/out"), name="doors")
+
+
+def test_rows_join_the_recipe_and_words_take_the_place_of_their_marks() -> None:
+    study = parsed()
+    assert len(study.runs) == 2 * 2 * 2
+    first, last = study.runs[0], study.runs[-1]
+    assert (first.name, first.label) == ("bc+q-push-seed-1", "BC+Q, seed 1")
+    assert (last.name, last.label) == ("pac-far-reach-seed-2", "PAC, far, seed 2")
+    assert (first.config.method, first.config.seed, first.config.objective.discount) == ("bc+q", 1, 0.9)
+    assert (last.config.objective.num_steps, last.config.objective.discount, last.config.seed) == (4, 0.9, 2)
+    [dataset] = last.config.mixture.datasets
+    assert (dataset.reward, dataset.imitation_weight) == ("success", 0.5), "a row's table joins, it does not replace"
+    assert str(dataset.path) == "/out/data/poor/metaworld-reach"
+    assert last.config.evaluation.tasks == ("metaworld/reach",)
+    assert study.collections["poor"].tasks == ("metaworld/push", "metaworld/reach")
+
+
+def test_rows_do_not_leak_into_each_other() -> None:
+    by_row = {run.row: run.config for run in parsed().runs}
+    assert by_row["BC+Q"].objective.num_steps is None
+    assert {d.imitation_weight for d in by_row["BC+Q"].mixture.datasets} == {1.0}
+
+
+def without_tasks(table: dict[str, Any]) -> None:
+    table["evaluation"] = {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("study"), "Expected a table [study]"),
+        (lambda t: t["study"].pop("rows"), "study.rows"),
+        (lambda t: t.update(seed=3), "Expected no 'seed' in a study"),
+        (lambda t: t["study"].update(seeds=[1, 1]), "study.seeds: expected different numbers"),
+        (lambda t: t["study"].update(trial=3), "Unknown key 'trial' in [study]"),
+        (lambda t: t["study"]["rows"]["BC+Q"].update(objective={"method": "bcq"}), "row 'BC+Q', push: Unknown method"),
+        (lambda t: t["study"]["rows"].update({"bc+q": {}}), "names of rows that differ"),
+        (lambda t: t["study"]["data"][0].pop("name"), "study.data: expected a name"),
+        (lambda t: t["study"]["data"][0].update(tasks=["metaworld/puhs"]), "metaworld/push"),
+        (without_tasks, "Expected evaluation.tasks in a study"),
+    ],
+)
+def test_mistakes_are_named(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parsed(change)
+
+
+@pytest.mark.parametrize("file", sorted(RECIPES.glob("study/*.toml")), ids=lambda path: path.stem)
+def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
+    study = load_study(file, [], tmp_path)
+    assert len(study.config.seeds) >= 3
+    made = {str((tmp_path / "data" / name / task.replace("/", "-")).resolve())
+            for name, wanted in study.collections.items() for task in wanted.tasks}  # fmt: skip
+    assert {str(d.path) for run in study.runs for d in run.config.mixture.datasets} <= made
+    text = file.read_text()
+    assert all(f"# {word}:" in text for word in ("Expected", "Cost", "Command"))
+    assert f"pac study study/{file.stem} " in text

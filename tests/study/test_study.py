@@ -1,0 +1,120 @@
+"""A study from file to page, and what a stop in the midst of it costs."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout.worlds import POINT
+from runs import TINY, dump
+
+from pac.cli import main
+from pac.collect import folder_name
+from pac.evaluate.records import read
+
+PATH = f"{{data}}/some/{folder_name(POINT)}"
+
+
+def table() -> dict[str, Any]:
+    return {
+        "length": "6 steps",
+        "model": dict(TINY),
+        "objective": {"num_samples": 3, "discount": 0.9},
+        "optimiser": {"peak_rate": 1e-3},
+        "mixture": {
+            "batch_size": 4,
+            "window": 3,
+            "defaults": {"reward": "success"},
+            "groups": [
+                {
+                    "name": "all",
+                    "weight": 1,
+                    "datasets": [{"name": "point", "path": f"{{data}}/some/{folder_name(POINT)}"}],
+                }
+            ],
+        },
+        "machine": {"log_every": 3, "workers": 0, "device": "cpu"},
+        "evaluation": {"tasks": [POINT], "workers": 0, "stop_at_success": True},
+        "study": {
+            "seeds": [1, 2],
+            "trials": 4,
+            "data": [{"name": "some", "tasks": [POINT], "behaviour": "random", "episodes": 6}],
+            "rows": {"BC": {"objective": {"method": "bc"}}, "PAC": {"objective": {"method": "pac"}}},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The file and the folder of a finished study."""
+    folder = tmp_path_factory.mktemp("study")
+    file = dump(table(), folder / "points.toml")
+    assert main(["study", str(file), "--out", str(folder / "out"), "--processes", "1"]) == 0
+    return file, folder / "out"
+
+
+@pytest.mark.slow
+def test_every_row_and_seed_plays_the_same_trials(done: tuple[Path, Path]) -> None:
+    _, out = done
+    settings, records = read(out / "results.json")
+    assert len(records) == 2 * 2 * 4
+    labels = {"BC, seed 1", "BC, seed 2", "PAC, seed 1", "PAC, seed 2"}
+    assert {entry.actor for entry in records} == labels == set(settings["actors"])
+    starts = {label: [(e.index, e.state) for e in records if e.actor == label] for label in labels}
+    assert len({str(sorted(found)) for found in starts.values()}) == 1
+    document = json.loads((out / "results.json").read_text())
+    won = sum(bool(e.success) for e in records if e.actor.startswith("PAC"))
+    assert document["summary"]["PAC"]["pooled"]["all"]["success"]["mean"] == won / 8
+    assert (out / "page.html").exists()
+    assert "| PAC |" in (out / "results.md").read_text()
+
+
+@pytest.mark.slow
+def test_seeds_differ_and_rows_of_a_seed_share_their_data(done: tuple[Path, Path]) -> None:
+    _, out = done
+    runs = {path.name: json.loads((path / "config.json").read_text()) for path in (out / "runs").iterdir()}
+    assert {name: run["config"]["seed"] for name, run in runs.items()}["pac-seed-2"] == 2
+    losses = {name: (out / "runs" / name / "metrics.jsonl").read_text() for name in runs}
+    assert len(set(losses.values())) == 4
+    assert len({run["config"]["mixture"]["groups"][0]["datasets"][0]["path"] for run in runs.values()}) == 1
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_made_again_and_nothing_else(done: tuple[Path, Path]) -> None:
+    file, out = done
+    trials = {path.name: path for path in (out / "trials").iterdir()}
+    before = {name: path.read_bytes() for name, path in trials.items()}
+    written = {name: path.stat().st_mtime_ns for name, path in trials.items()}
+    lost = trials["pac-seed-1.json"]
+    expected = json.loads(lost.read_text())["trials"]
+    lost.unlink()
+    shutil.rmtree(out / "runs" / "pac-seed-1")
+    assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 0
+    assert json.loads(lost.read_text())["trials"] == expected, "the same run again gives the same trials"
+    assert all(trials[name].read_bytes() == before[name] for name in before if name != lost.name)
+    assert all(trials[name].stat().st_mtime_ns == written[name] for name in before if name != lost.name)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_does_not_stop_the_others(done: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    file, out = done
+    (out / "trials" / "bc-seed-1.json").unlink()
+    (out / "runs" / "bc-seed-1" / "config.json").write_text("{}")
+    for checkpoint in (out / "runs" / "bc-seed-1" / "checkpoints").iterdir():
+        if checkpoint.is_dir() and not checkpoint.is_symlink():
+            shutil.rmtree(checkpoint)
+    (out / "trials" / "bc-seed-2.json").unlink()
+    assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 1
+    said = "".join(capfd.readouterr())
+    assert "bc-seed-1 failed" in said
+    assert (out / "trials" / "bc-seed-2.json").exists()
+    shutil.rmtree(out / "runs" / "bc-seed-1")
+    assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 0
+
+
+def test_an_unknown_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = dump(table(), tmp_path / "points.toml")
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--only", "PACK"]) == 2
+    assert "expected rows of the study, found 'PACK'. Rows: BC, PAC." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
