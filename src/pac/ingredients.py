@@ -38,7 +38,7 @@ def collect_data(config: RunConfig, folder: Path, console: Console) -> None:
         return
     actor, names, weights = load_actors([wanted.behaviour])
     same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": wanted.seed, "max_steps": wanted.max_steps}
-    same["stop_at_success"] = wanted.stop_at_success
+    same |= {"stop_at_success": wanted.stop_at_success, "cameras": wanted.cameras or ()}
     folders = [Folder(folder / folder_name(task), Settings(task=task, **same)) for task in wanted.tasks]
     if all(place.num_before >= wanted.episodes for place in folders):
         return

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pac.evaluate import experts, tables, video
-from pac.evaluate.plan import SAMPLINGS, Contestant, expand_tasks, parse_actors
+from pac.evaluate.plan import SAMPLINGS, SHOWS, Contestant, expand_tasks, parse_actors
 from pac.evaluate.play import key, make_videos, play
 from pac.evaluate.records import Journal, partial_path, write_text
 from pac.evaluate.report import Report
@@ -42,6 +42,8 @@ def add_parser(subparsers: Any) -> None:
     add("--cameras", nargs="+", default=[], help="for policies that see; default: those the policy names")
     add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"of checkpoints: {', '.join(SAMPLINGS)}")
     add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="of checkpoints: the critic picks among N")
+    add("--goals", nargs="+", default=[], metavar="DATASET", help="of checkpoints: whose goal pictures they are shown")
+    add("--show", nargs="+", default=[], metavar="WHAT", help=f"of checkpoints: {', '.join(SHOWS)}")
     add("--bootstrap", action="store_true", help="intervals by stratified bootstrap: trials drawn anew within tasks")
     add("--experts", type=Path, default=experts.TABLE, help="table of the returns that count as 100%%")
     add("--json", type=Path, metavar="FILE", help="every trial, settings and summary; resumable")
@@ -52,7 +54,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    actors = parse_actors(args.actor, samplings=args.sampling, best_of=args.best_of)
+    choices = {"samplings": args.sampling, "best_of": args.best_of, "shows": args.show, "goals": args.goals}
+    actors = parse_actors(args.actor, **choices)
     tasks = expand_tasks(args.tasks)
     _check(args)
     jobs, report, code = jobs_of(tasks, args.trials, args.seed), Report(args, actors, tasks), 0
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             complaints = make_videos(actors, jobs, journal, kept, args) if args.videos else []
         except KeyboardInterrupt:
             complaints, code = [_interrupted(journal, len(jobs) * len(actors))], INTERRUPTED
+        complaints += [note for actor in actors for note in actor.notes()]
         _tell(report, journal, [key(actor.label, job) for actor in actors for job in jobs], complaints, code)
     return code
 

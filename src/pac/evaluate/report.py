@@ -71,8 +71,15 @@ class Report:
 def command(args: argparse.Namespace) -> str:
     """The command line again, without what its output cannot depend on."""
     parts = ["pac", "evaluate", *args.actor, "--tasks", *args.tasks, "--trials", args.trials, "--seed", args.seed]
-    for name, default in (("sampling", ["sample"]), ("best_of", [1]), ("cameras", []), ("max_steps", None)):
-        value = getattr(args, name)
+    for name, default in (
+        ("sampling", ["sample"]),
+        ("best_of", [1]),
+        ("goals", []),
+        ("show", []),
+        ("cameras", []),
+        ("max_steps", None),
+    ):
+        value = getattr(args, name, default)
         if value != default:
             parts += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
     parts += ["--stop-at-success"] * args.stop_at_success + ["--bootstrap"] * args.bootstrap
