@@ -187,7 +187,7 @@ def test_fine_tuning_to_either_modality(tmp_path: Path, capsys: pytest.CaptureFi
         command = ["train", "goals/tune", "--start", str(first), "--out", str(out), *SHORT, "length=6 steps"]
         assert main([*command, f"mixture.defaults.{hidden}=0"]) == 0
         rates = [row["optim/learning_rate"] for row in read_metrics(out) if "optim/learning_rate" in row]
-        assert rates == [5e-4] * 6
+        assert rates == [1e-3] * 6
         for file in ("config.json", "summary.json", "checkpoints/last/pretrained_model/train_config.json"):
             assert json.loads((out / file).read_text())["start"] == str(first)
         resolved: dict[str, Any] = json.loads((out / "config.json").read_text())["config"]["mixture"]["groups"][0]
