@@ -39,9 +39,11 @@ class Contestant:
         """What `rollout` takes."""
         if not self.is_checkpoint:
             return self.text
-        goals = None if self.show is None else policy.read_goals(self.goals) if "goal" in self.show else {}
-        shown: dict[str, Any] = {"text": self.show is None or "text" in self.show, "goals": goals}
-        return policy.load(self.text, sampling=self.sampling, best_of=self.best_of, values=True, **shown)
+        options: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of, "values": True}
+        if self.show is not None:
+            goals = policy.read_goals(self.goals) if "goal" in self.show else {}
+            options |= {"text": "text" in self.show, "goals": goals}
+        return policy.load(self.text, **options)
 
     def discount(self) -> float | None:
         """Of a checkpoint's critic: its values are discounted returns."""
