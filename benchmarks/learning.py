@@ -66,6 +66,8 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
         "model": {"size": "micro"} | setting.get("model", {}),
         "objective": {"discount": 0.97} | setting.get("objective", {}),
         "optimiser": setting.get("optimiser", {}),
+        "schedules": schedules(setting),
+        "machine": setting.get("machine", {}),
         "proprio_noise": setting.get("proprio_noise", 0.1),
         "mixture": {
             "batch_size": setting.get("batch", 32),
@@ -76,29 +78,54 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def schedules(setting: dict[str, Any]) -> dict[str, Any]:
+    """The recipe's; `alpha` has points (share of the run, value), so that a run of any length turns at the same place.
+    Two at one place are a jump.
+    """
+    found, points = dict(setting.get("schedules", {})), list[list[float]]()
+    for share, value in setting.get("alpha", []):
+        step = round(share * setting.get("steps", 3000))
+        if points and points[-1][0] == step:
+            points[-1][0] -= 1  # the last update under the old value; the next is under the new one
+        points.append([step, value])
+    return found | ({"imitation_weight": points} if points else {})
+
+
 def train(name: str, setting: dict[str, Any], data: Path) -> dict[str, Any]:
-    """Train one setting and try it."""
+    """Train one setting and try it; where it has `halfway`, in the middle of the run as well."""
     torch.set_num_threads(1)
     started, folder = time.time(), Path(tempfile.mkdtemp())
     vars(pac.train)["PAC"] = MLPActorCritic if setting.get("mlp") else PAC
     run = Run(parse_recipe(recipe(data / setting["faults"], setting)), folder)
-    curve, batches, discount = [], run.batches(), run.config.objective.discount
+    curve, found, batches, trying = list[dict[str, Any]](), dict[str, Any](), run.batches(), 0.0
     while run.state.step < run.steps:
         if run.state.step % run.target_period == 0:
             run.update.copy_target()
         run.update(next(batches), run.controls(run.state.step))
         if run.state.step % (run.steps // 8) == 0:
-            curve.append({"step": run.state.step} | {k: round(v, 5) for k, v in run.update.tally.read().items()})
-    seconds = time.time() - started
+            alpha = run.controls(run.state.step - 1).imitation_weight  # of the last update; None: the data's own
+            curve.append({"step": run.state.step, "alpha": alpha})
+            curve[-1] |= {k: round(v, 5) for k, v in run.update.tally.read().items()}
+        if setting.get("halfway") and run.state.step == run.steps // 2:
+            began = time.time()
+            found["halfway"] = play(run, setting)
+            trying = time.time() - began
+    seconds = time.time() - started - trying
+    found["trials"] = play(run, setting)
+    shutil.rmtree(folder)
+    result = {"name": name, "setting": setting, "seconds": seconds, "curve": curve} | found
+    return result | {"evaluation_seconds": time.time() - started - seconds}
+
+
+def play(run: Run, setting: dict[str, Any]) -> dict[str, list[Any]]:
+    """Trials of the policy as it is, by task."""
     trials: dict[str, list[Any]] = {}
     policy = run.policy(values=setting.get("objective", {}).get("method") != "filtered-bc")
     tasks = [f"metaworld/{task}" for task in ([setting["task"]] if "task" in setting else TASKS)]
-    jobs = jobs_of(tasks, setting.get("trials", 50), seed=10_000)
+    jobs, discount = jobs_of(tasks, setting.get("trials", 50), seed=10_000), run.config.objective.discount
     for trial in rollout(policy, jobs, workers=0, envs_per_worker=50, max_steps=HORIZON, stop_at_success=True):
         trials.setdefault(trial.task.removeprefix("metaworld/"), []).append(outcome(trial, discount))
-    shutil.rmtree(folder)
-    result = {"name": name, "setting": setting, "seconds": seconds, "curve": curve, "trials": trials}
-    return result | {"evaluation_seconds": time.time() - started - seconds}
+    return trials
 
 
 def outcome(trial: Trial, discount: float) -> dict[str, Any]:
@@ -158,7 +185,28 @@ def inputs_study(seeds: tuple[int, ...], faults: str) -> dict[str, dict[str, Any
     }
 
 
-STUDIES = {"methods": methods_study, "inputs": inputs_study}
+# Alpha by the share of the run that is behind: see `schedules`.
+TURNS: dict[str, list[list[float]]] = {
+    "alpha 0.5": [[0, 0.5]],
+    "alpha 0": [[0, 0.0]],
+    "alpha 1, then 0": [[0.5, 1.0], [0.5, 0.0]],
+    "alpha 1, sliding to 0.3": [[0.5, 1.0], [0.75, 0.3]],
+    "alpha 1": [[0, 1.0]],
+}
+
+
+def turning_study(seeds: tuple[int, ...], faults: str) -> dict[str, dict[str, Any]]:
+    """Cloning turned into RL on the same data, against an alpha fixed from the start: PAC throughout, so that all have
+    the same critic and as many updates; tried half-way, just before the turn, and at the end.
+    """
+    return {
+        f"{name} {task} {seed}": METHODS["PAC"]
+        | {"alpha": points, "halfway": True, "task": task, "seed": seed, "faults": faults}
+        for seed, (name, points), task in itertools.product(seeds, TURNS.items(), TASKS)
+    }
+
+
+STUDIES = {"methods": methods_study, "inputs": inputs_study, "turning": turning_study}
 
 
 def study(args: argparse.Namespace) -> None:
@@ -202,7 +250,10 @@ def table(file: Path) -> None:
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in read(file):
         task = row["setting"].get("task", "")
-        rows[row["name"].replace(f" {task} {row['setting'].get('seed', 0)}", "")].append(row)
+        name = row["name"].replace(f" {task} {row['setting'].get('seed', 0)}", "")
+        if "halfway" in row:
+            rows[f"{name}; half-way"].append(row | {"trials": row["halfway"]})
+        rows[name].append(row)
     print("| |" + "|".join(TASKS) + "|pooled|predicted / achieved|\n|" + "---|" * (len(TASKS) + 3))
     for name, runs in rows.items():
         cells = []

@@ -10,7 +10,7 @@ from jaxtyping import install_import_hook
 # Settings check their own types, in words meant for people: they are not hooked.
 CHECKED = ["bins", "intervals", "types", "model", "objectives", "scaling", "data", "demo", "behaviours", "evaluate"]
 CHECKED += ["collect", "rollout", "policy", "optim", "update", "blame", "ingredients", "train", "run", "report", "look"]
-CHECKED += ["improve.data", "improve.gate", "improve.loop", "improve.record"]
+CHECKED += ["improve.acting", "improve.data", "improve.gate", "improve.loop", "improve.record"]
 if importlib.util.find_spec("beartype"):  # always in `make test`; a bare GPU machine may lack it
     install_import_hook([f"pac.{module}" for module in CHECKED], "beartype.beartype")
 

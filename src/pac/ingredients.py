@@ -36,7 +36,7 @@ def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers:
     """Make the data that a recipe asks for, or what is still missing of it."""
     actor, names, weights = load_actors([wanted.behaviour])
     same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": wanted.seed, "max_steps": wanted.max_steps}
-    same["stop_at_success"] = wanted.stop_at_success
+    same |= {"stop_at_success": wanted.stop_at_success, "cameras": wanted.cameras or ()}
     folders = [Folder(folder / folder_name(task), Settings(task=task, **same)) for task in wanted.tasks]
     if all(place.num_before >= wanted.episodes for place in folders):
         return

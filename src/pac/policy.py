@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pac.data.episodes import IMAGES, STATE
+from pac.data.episodes import IMAGES, STATE, Dataset, store_error
+from pac.data.relabel import GoalPictures, goal_pictures
 from pac.data.sampling import Sampler, resize_pictures
 from pac.data.text import Tokenizer
 from pac.model import PAC
@@ -39,6 +40,7 @@ class Robot:
     cameras: tuple[str, ...] = ()
     value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
     told: bool = True  # it saw instructions in training
+    goal_cameras: tuple[str, ...] = ()  # whose goal pictures it saw in training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class Interface:
                     cameras=source.cameras,
                     value_scale=scale,
                     told=config.keep_text > 0,
+                    goal_cameras=source.goal_cameras if config.keep_goal > 0 else (),
                     **numbers,
                 )
             )
@@ -139,6 +142,8 @@ class Policy:
         sampling: Literal["sample", "mode"] = "sample",
         best_of: int = 1,  # draw so many and take the one the critic likes best
         values: bool = False,  # also say what the critic expects
+        text: bool = True,  # show instructions, where it saw some in training
+        goals: GoalPictures | None = None,  # what it is shown, one an episode; {}: none, though it knows them alone
         tokenizer: Tokenizer | None = None,
     ) -> None:
         if best_of < 1 or (best_of > 1 and not model.config.q_head):
@@ -148,7 +153,7 @@ class Policy:
         if sampling not in ("sample", "mode"):
             raise ValueError(f"Policy: expected sampling 'sample' or 'mode', found {sampling!r}.")
         self.model, self.interface, self.name = model, interface, name
-        self.sampling, self.best_of, self.values = sampling, best_of, values
+        self.sampling, self.best_of, self.values, self.text, self.goals = sampling, best_of, values, text, goals
         self.tokenizer = tokenizer or Tokenizer()
         self.device = next(model.parameters()).device
         self.cameras = tuple(interface.cameras)  # what it must see
@@ -190,7 +195,8 @@ class Policy:
         rows = queries + [queries[-1]] * (ROWS - len(queries))
         noise = self._noise(rows, num_actions)
         values = None
-        if self.device.type == "cuda" and not (robot.cameras or self.values or self.best_of > 1):
+        sees = robot.cameras or robot.goal_cameras
+        if self.device.type == "cuda" and not (sees or self.values or self.best_of > 1):
             chosen = self._replay(rows, robot, noise).numpy()
         else:
             encoded = self.model.encode(self._observe(rows, robot))
@@ -265,13 +271,35 @@ class Policy:
             fields["images"] = self._resize(torch.from_numpy(pictures)).to(self.device)
             slots = torch.tensor([self.interface.cameras[name] for name in names], device=self.device)
             fields["camera_slots"] = slots.expand(len(queries), -1)
-        return Observation.of(proprio, **fields)
+        return Observation.of(proprio, **fields, **self._show_goals(queries, robot))
+
+    def _show_goals(self, queries: list[Query], robot: Robot) -> dict[str, Tensor]:
+        """A goal for each episode, chosen by its seed alone."""
+        instruction = queries[0].task.instruction
+        pictures = (self.goals or {}).get(instruction, {})
+        names = [name for name in robot.goal_cameras if name in pictures]
+        if self.goals is None and robot.goal_cameras and not robot.told:
+            raise ValueError(
+                f"Task {queries[0].task.name!r}: expected goal pictures, as {self.name} was told its tasks by nothing "
+                "else, found none. Evaluate with --goals DATASET, a dataset with successes at the task."
+            )
+        if len(names) < len(robot.goal_cameras) and self.goals:
+            raise ValueError(
+                f"Task {queries[0].task.name!r}: expected goal pictures of {instruction!r} by the cameras "
+                f"{', '.join(robot.goal_cameras)}, found {sorted(pictures) or 'none'}. Name a dataset that has them."
+            )
+        if not names:
+            return {}
+        chosen = np.stack([[pictures[n][query.seed % len(pictures[n])] for n in names] for query in queries])
+        slots = torch.tensor([self.interface.goal_cameras[name] for name in names], device=self.device)
+        shown = self._resize(torch.from_numpy(chosen)).to(self.device)
+        return {"goal_images": shown, "goal_slots": slots.expand(len(queries), -1)}
 
     def _constants(self, robot: Robot, instruction: str) -> dict[str, Tensor]:
         """What is the same in all observations of a robot at a task."""
         key = (robot, instruction)
         if key not in self._fixed:
-            ids, mask = self.tokenizer.encode(instruction if robot.told else "")
+            ids, mask = self.tokenizer.encode(instruction if robot.told and self.text else "")
             found = {"text": torch.from_numpy(ids[mask])}
             found |= {name: torch.tensor(getattr(robot, name)) for name in ("proprio_centre", "proprio_scale")}
             self._fixed[key] = {name: x.to(self.device).expand(ROWS, -1) for name, x in found.items()}
@@ -318,3 +346,20 @@ def load(path: str | Path, *, device: str | None = None, name: str | None = None
     interface = Interface.from_json(content, path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Policy(PAC.from_pretrained(path).to(device), interface, name=name or str(path), **options)
+
+
+def read_goals(paths: Sequence[str | Path]) -> GoalPictures:
+    """Goals for a policy to be shown, from datasets: those they store, or else the last frames of their successes."""
+    found: GoalPictures = {}
+    for path in paths:
+        dataset = Dataset(path)
+        pictures = goal_pictures(dataset, stored=bool((dataset.index["goal"] >= 0).any()))
+        if not any(pictures.values()):
+            raise store_error(
+                path,
+                expected="goal pictures, or pictures of successes",
+                found="neither",
+                fix="Collect some with --cameras, by an actor that succeeds.",
+            )
+        found |= pictures
+    return found

@@ -102,6 +102,7 @@ class CollectConfig:
     episodes: int = 100  # of each task
     max_steps: int | None = None  # of an episode, instead of the task's own
     stop_at_success: bool = False
+    cameras: tuple[str, ...] | None = None  # rendered into every observation
     seed: int = 0
     workers: int = 0  # processes; 0: none beside the run's own
 

@@ -7,6 +7,7 @@ and optimiser and going on.
 
 import copy
 import dataclasses
+import functools
 import importlib.util
 import json
 import shutil
@@ -23,6 +24,7 @@ from torch import Tensor
 from pac import distributed, optim
 from pac.blame import NonFiniteError, blame
 from pac.data import mixture as mixtures
+from pac.data.relabel import GoalPictures, goal_pictures
 from pac.distributed import World
 from pac.envs import spec as task_spec
 from pac.evaluate import summarise
@@ -136,7 +138,23 @@ class Run:
             raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb, or unset it.")
         for task in settings.tasks:
             spec = task_spec(task, cameras=tuple(self.interface.cameras), max_steps=settings.max_steps)
-            self.interface.robot(spec)
+            robot = self.interface.robot(spec)
+            if robot.goal_cameras and spec.instruction not in self.goals:
+                raise ValueError(
+                    f"evaluation.tasks: expected goal pictures of {task!r} in the data, since {robot.name!r} shows "
+                    "some in training, found neither stored ones nor a success. Leave the task out and try the "
+                    "checkpoint with `pac evaluate --goals DATASET`."
+                )
+
+    @functools.cached_property
+    def goals(self) -> GoalPictures:
+        """What the policy is shown in trials, where it saw goals in training: those of its own data."""
+        found: GoalPictures = {}
+        for source, robot in zip(self.sampler.sources, self.interface.robots, strict=True):
+            if robot.goal_cameras:
+                stored = source.config.goals == "stored"
+                found |= goal_pictures(source.dataset, stored=stored, instruction=source.config.instruction)
+        return found
 
     def _duration(self, text: str) -> int:
         return parse_duration(text, epoch_steps=self.plan.epoch_steps, update_flops=self.update_flops)
@@ -374,7 +392,8 @@ class Run:
     def policy(self, **options: Any) -> Policy:
         """The policy as it is now; of several processes all must ask, and the main one may use it."""
         model = distributed.whole_model(self.state.model, self.world)
-        return Policy(model, self.interface, **({"sampling": self.config.evaluation.sampling} | options))
+        usual = {"sampling": self.config.evaluation.sampling, "goals": self.goals or None}
+        return Policy(model, self.interface, **(usual | options))
 
     def summary(self, logs: Logs) -> dict[str, Any]:
         return {

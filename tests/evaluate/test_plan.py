@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from factories import small_model
+from runs import write_dataset
 
 from pac import policy
 from pac.envs import TASKS
 from pac.evaluate import experts
-from pac.evaluate.plan import expand_tasks, parse_actors, versions
+from pac.evaluate.plan import SHOWS, expand_tasks, parse_actors, versions
 
 
 def test_tasks_by_name_suite_and_glob() -> None:
@@ -71,6 +72,33 @@ def test_a_checkpoint_comes_once_for_each_choice(tmp_path: Path, monkeypatch: py
     assert (alone.label, before["sampling"], before["best_of"]) == ("ours", "sample", 1)
     small_model(seed=1).save_pretrained(tmp_path)
     assert alone.describe()["fingerprint"] != before["fingerprint"]
+
+
+def test_a_checkpoint_comes_once_for_each_thing_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_model().save_pretrained(tmp_path / "model")
+    data = write_dataset(tmp_path / "data", cameras=1)
+    loaded: list[Any] = []
+    monkeypatch.setattr(policy, "load", lambda path, **choices: loaded.append(choices) or "policy")
+    choices = {"shows": list(SHOWS), "goals": [str(data)]}
+    actors = parse_actors([f"ours={tmp_path / 'model'}", "random"], **choices)
+    assert [actor.label for actor in actors] == [*(f"ours ({show})" for show in SHOWS), "random"]
+    for actor in actors:
+        actor.load()
+    assert [(c["text"], list(c["goals"])) for c in loaded] == [
+        (True, ["go there"]),
+        (False, ["go there"]),
+        (True, []),
+        (False, []),
+    ]
+    assert ["goals" in actor.describe() for actor in actors] == [True, True, False, False, False]
+    (both,) = parse_actors([f"ours={tmp_path / 'model'}"], goals=[str(data)])
+    before = both.describe()
+    assert (both.label, before["show"]) == ("ours", "text+goal")
+    write_dataset(tmp_path / "other", cameras=1, seed=1)
+    (tmp_path / "other").rename(data.rename(tmp_path / "gone").parent / "data")
+    assert both.describe()["goals"] != before["goals"]  # other pictures: trials do not mix
+    with pytest.raises(ValueError, match="expected text\\+goal, goal, text, none, found 'both'"):
+        parse_actors(["random"], shows=["both"])
 
 
 def test_versions_name_the_simulator() -> None:

@@ -20,8 +20,7 @@ from pac.collect import dataset_spec
 from pac.data.episodes import Dataset
 from pac.data.writer import DatasetWriter
 from pac.evaluate import read
-from pac.improve import loop
-from pac.policy import load
+from pac.policy import Policy, load
 from pac.rollout import jobs_of, rollout
 from pac.rollout.links import LocalBackend, LocalLink
 from pac.train import Run
@@ -285,7 +284,7 @@ def test_a_failed_collection_is_neither_lost_nor_counted_twice(
 ) -> None:
     """The simulator fails in round 1 after two episodes of three; the resumed one equals one that never failed."""
     assert improve(tmp_path, out="whole") == 0
-    act = loop.Policy.act
+    act = Policy.act
     asked: list[int] = []
 
     def failing(self: Any, queries: Sequence[Query]) -> list[Reply]:
@@ -297,7 +296,7 @@ def test_a_failed_collection_is_neither_lost_nor_counted_twice(
         return act(self, queries)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop.Policy, "act", failing)
+        patched.setattr(Policy, "act", failing)
         assert improve(tmp_path, improve={"envs_per_worker": 1}) == 2
     assert "on fire" in capsys.readouterr().err
     assert len(record(tmp_path / "run")["rounds"]) == 1
@@ -328,10 +327,10 @@ def test_a_signal_ends_it_cleanly(
         else:
             checkpoint = "000006" if where == "collect" else "000012"
             patched.setattr(
-                loop.Policy,
+                Policy,
                 "act",
                 signalling(
-                    loop.Policy.act,
+                    Policy.act,
                     lambda self: (
                         self.name.endswith(checkpoint)
                         and (where == "evaluate" or (tmp_path / "run/rounds/001").exists())

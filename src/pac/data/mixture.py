@@ -83,6 +83,7 @@ class DatasetConfig:
     keep_goal: float = 1.0  # p_tau^V: probability that the goal image is shown
     keep_text: float = 1.0  # p_tau^L: probability that the instruction is shown
     cameras: tuple[str, ...] | None = None  # None: all there are
+    goal_cameras: tuple[str, ...] | None = None  # whose frames serve as goals; None: those of `cameras`
     # What inputs are standardised with; None: the dataset's own. Data of one robot in several entries must share them,
     # or the model sees one state in several guises.
     proprio_centre: tuple[float, ...] | None = None
@@ -276,7 +277,8 @@ def count(config: DatasetConfig, window: int) -> Counts:
     index = dataset.index if kept is None else dataset.index[kept]
     known = index["success"][index["success"] >= 0]
     cameras = dataset.spec.cameras if config.cameras is None else config.cameras
-    goals = {"stored": dataset.spec.goal_cameras, "none": ()}.get(config.goals, cameras)
+    chosen = cameras if config.goal_cameras is None else config.goal_cameras
+    goals = {"stored": dataset.spec.goal_cameras, "none": ()}.get(config.goals, chosen)
     return Counts(
         trajectories=int((-(-index["length"] // window)).sum()),
         proprio=dataset.spec.state_dim,

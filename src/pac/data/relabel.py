@@ -12,9 +12,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from pac.config import suggest
-from pac.data.episodes import IMAGES, REWARD, Dataset, store_error
+from pac.data.episodes import GOALS, IMAGES, REWARD, Dataset, store_error
 from pac.data.writer import add_column
 from pac.types import Episode
+
+GoalPictures = dict[str, dict[str, np.ndarray]]  # instruction -> camera -> (goals, height, width, 3) uint8
+MOST_GOALS = 64  # of a task that a policy is shown, one an episode
 
 
 def relabel_reward(episode: Episode, reward: str | Callable[[Episode], np.ndarray]) -> Episode:
@@ -118,3 +121,24 @@ def success_frames(dataset: Dataset) -> dict[int, Int64[np.ndarray, " goal"]]:
     done = np.flatnonzero(index["success"] == 1)
     rows, tasks = index["row"][done] + index["length"][done], index["instruction"][done]
     return {int(task): rows[tasks == task] for task in np.unique(tasks)}
+
+
+def goal_pictures(dataset: Dataset, *, stored: bool, instruction: str | None = None) -> GoalPictures:
+    """What the tasks of a dataset look like when done, for a policy to be shown: the stored goals, or the last frames
+    of successes. `instruction`: in place of the stored ones.
+    """
+    spec, goal = dataset.spec, np.asarray(dataset.index["goal"])
+    tasks = np.asarray(dataset.index["instruction"])
+    rows = success_frames(dataset)
+    if stored:
+        rows = {int(task): goal[(tasks == task) & (goal >= 0)] for task in np.unique(tasks)}
+    cameras, prefix = (spec.goal_cameras, GOALS) if stored else (spec.cameras, IMAGES)
+    arrays = {name: (dataset.goals if stored else dataset.arrays)[prefix + name] for name in cameras}
+    found: dict[str, list[int]] = {}
+    for task, places in rows.items():
+        found.setdefault(instruction or dataset.instructions[task], []).extend(map(int, places))
+    return {
+        text: {name: np.stack([array[place] for place in places[:MOST_GOALS]]) for name, array in arrays.items()}
+        for text, places in found.items()
+        if places
+    }

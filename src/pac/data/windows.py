@@ -49,7 +49,7 @@ class Source:
         weight = config.critic_weight
         self.critic_weight = float(dataset.spec.action_dim if weight is None else weight)
         self._index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
-        self.cameras = _choose_cameras(config, dataset)
+        self.cameras = _choose_cameras(config, dataset, config.cameras)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
         self.kept = select_episodes(
             dataset,
@@ -73,8 +73,10 @@ class Source:
         self.state = put(dataset.arrays[STATE]) if STATE in dataset.arrays else None
         self.action, self.terminated = put(dataset.arrays[ACTION]), put(dataset.arrays[TERMINATED])
         self.reward = put(reward_column(dataset, config.reward))
-        self.images = {name: put(dataset.arrays[IMAGES + name]) for name in self.cameras}
-        self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if config.goals == "stored"}
+        stored = config.goals == "stored"
+        seen = dict.fromkeys((*self.cameras, *(() if stored else self.goal_cameras)))
+        self.images = {name: put(dataset.arrays[IMAGES + name]) for name in seen}
+        self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if stored}
 
     @property
     def num_bytes(self) -> int:
@@ -136,11 +138,11 @@ def _statistics(config: DatasetConfig, dataset: Dataset) -> tuple[np.ndarray, np
     return np.array(config.proprio_centre, np.float32), np.array(config.proprio_scale, np.float32)
 
 
-def _choose_cameras(config: DatasetConfig, dataset: Dataset) -> tuple[str, ...]:
-    for name in config.cameras or ():
+def _choose_cameras(config: DatasetConfig, dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    for name in wanted or ():
         if name not in dataset.spec.cameras:
             raise ValueError(f"Dataset {config.name!r} has no camera {name!r}.{suggest(name, dataset.spec.cameras)}")
-    return tuple(dataset.spec.cameras) if config.cameras is None else config.cameras
+    return tuple(dataset.spec.cameras) if wanted is None else wanted
 
 
 def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,6 +155,8 @@ def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, .
             f"Dataset {config.name!r}: expected successful episodes for goals = 'success', found none. Set goals to "
             "'stored', 'hindsight' or 'none'."
         )
+    if config.goal_cameras is not None:
+        cameras = _choose_cameras(config, dataset, config.goal_cameras)
     if not cameras:
         raise ValueError(
             f"Dataset {config.name!r}: expected cameras for goals = {config.goals!r}, found none in use. Set goals to "

@@ -5,6 +5,7 @@ finished trial is kept at once; after Ctrl-C the same command goes on, and a lar
 """
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from pac.evaluate import experts, tables, video
-from pac.evaluate.plan import SAMPLINGS, Contestant, expand_tasks, parse_actors
+from pac.evaluate.plan import SAMPLINGS, SHOWS, Contestant, expand_tasks, parse_actors
 from pac.evaluate.play import key, make_videos, play
 from pac.evaluate.records import Journal, partial_path, write_text
-from pac.evaluate.report import Report
+from pac.evaluate.report import Report, Request
 from pac.rollout import Job, jobs_of
 
 INTERRUPTED = 130
@@ -42,6 +43,8 @@ def add_parser(subparsers: Any) -> None:
     add("--cameras", nargs="+", default=[], help="for policies that see; default: those the policy names")
     add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"of checkpoints: {', '.join(SAMPLINGS)}")
     add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="of checkpoints: the critic picks among N")
+    add("--goals", nargs="+", default=[], metavar="DATASET", help="of checkpoints: whose goal pictures they are shown")
+    add("--show", nargs="+", default=[], metavar="WHAT", help=f"of checkpoints: {', '.join(SHOWS)}")
     add("--bootstrap", action="store_true", help="intervals by stratified bootstrap: trials drawn anew within tasks")
     add("--experts", type=Path, default=experts.TABLE, help="table of the returns that count as 100%%")
     add("--json", type=Path, metavar="FILE", help="every trial, settings and summary; resumable")
@@ -52,10 +55,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    actors = parse_actors(args.actor, samplings=args.sampling, best_of=args.best_of)
+    choices = {"samplings": args.sampling, "best_of": args.best_of, "shows": args.show, "goals": args.goals}
+    actors = parse_actors(args.actor, **choices)
     tasks = expand_tasks(args.tasks)
     _check(args)
-    jobs, report, code = jobs_of(tasks, args.trials, args.seed), Report(args, actors, tasks), 0
+    jobs, report, code = jobs_of(tasks, args.trials, args.seed), Report(request(args), actors, tasks), 0
     with Journal(args.json, report.settings) as journal:
         _nothing_unasked(journal, jobs, actors, args)
         try:
@@ -63,8 +67,17 @@ def run(args: argparse.Namespace) -> int:
             complaints = make_videos(actors, jobs, journal, kept, args) if args.videos else []
         except KeyboardInterrupt:
             complaints, code = [_interrupted(journal, len(jobs) * len(actors))], INTERRUPTED
-        _tell(report, journal, [key(actor.label, job) for actor in actors for job in jobs], complaints, code)
+        complaints += [note for actor in actors for note in actor.notes()]
+        order = [key(actor.label, job) for actor in actors for job in jobs]
+        _tell(report, journal, order, complaints, markdown=args.markdown, finished=code == 0)
     return code
+
+
+def request(args: argparse.Namespace) -> Request:
+    """What of a command line the numbers depend on."""
+    given: dict[str, Any] = {field.name: getattr(args, field.name) for field in dataclasses.fields(Request)}
+    frozen: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
+    return Request(**frozen)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -100,9 +113,17 @@ def _interrupted(journal: Journal, total: int) -> str:
     return f"{done} and are in {partial_path(journal.path)}; the same command goes on from there."
 
 
-def _tell(report: Report, journal: Journal, order: Sequence[Any], complaints: Sequence[str], code: int) -> None:
-    """Tables of what is finished; files only when all is."""
-    console, markdown = Console(), report.args.markdown
+def _tell(
+    report: Report,
+    journal: Journal,
+    order: Sequence[Any],
+    complaints: Sequence[str],
+    *,
+    markdown: Path | None,
+    finished: bool,
+) -> None:
+    """Tables of what is done; files only when all is."""
+    console = Console()
     if not console.is_terminal:  # a file or a pipe has no width
         console = Console(width=200)
     records = [journal.records[place] for place in order if place in journal.records]
@@ -110,9 +131,9 @@ def _tell(report: Report, journal: Journal, order: Sequence[Any], complaints: Se
         result = report.build(records, complaints)
         complaints = result.notes
         tables.print_grids(result.grids, console)
-        if code == 0:
+        if finished:
             journal.finish(result.document)
-        if code == 0 and markdown is not None:
+        if finished and markdown is not None:
             write_text(markdown, tables.markdown(result.grids, result.notes, result.document["command"]))
     for note in complaints:
         console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)

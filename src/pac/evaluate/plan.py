@@ -5,7 +5,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pac.model.pretrained import CONFIG, WEIGHTS, load_config, pretrained_folder
 from pac.rollout import Policy
 
 SAMPLINGS = ("sample", "mode")
+SHOWS = ("text+goal", "goal", "text", "none")  # the paper's Vision+Lang, Vision, Lang, No Goal
 PACKAGES = ("mujoco", "dm_control", "metaworld", "gymnasium", "numpy", "torch")  # what a trial's numbers depend on
 _LABELLED = re.compile(r"([^:+(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
 
@@ -31,12 +32,18 @@ class Contestant:
     is_checkpoint: bool
     sampling: str | None = None  # of a checkpoint's policy
     best_of: int | None = None  # actions drawn, of which the critic picks one
+    show: str | None = None  # what tells it its task, one of SHOWS; None: the instruction, nothing else being known
+    goals: tuple[str, ...] = ()  # datasets whose goal pictures it is shown
 
     def load(self) -> str | Policy:
         """What `rollout` takes."""
         if not self.is_checkpoint:
             return self.text
-        return policy.load(self.text, sampling=self.sampling, best_of=self.best_of, values=True)
+        options: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of, "values": True}
+        if self.show is not None:
+            goals = policy.read_goals(self.goals) if "goal" in self.show else {}
+            options |= {"text": "text" in self.show, "goals": goals}
+        return policy.load(self.text, **options)
 
     def discount(self) -> float | None:
         """Of a checkpoint's critic: its values are discounted returns."""
@@ -46,8 +53,23 @@ class Contestant:
         """What the results say of it; a checkpoint that was written anew is another one."""
         if not self.is_checkpoint:
             return {"behaviour": self.text}
-        choices = {"sampling": self.sampling, "best_of": self.best_of}
+        choices: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of}
+        if self.show is not None:
+            choices |= {"show": self.show}
+            choices |= {"goals": {path: _version(path) for path in self.goals}} if "goal" in self.show else {}
         return {"checkpoint": self.text, "fingerprint": fingerprint(Path(self.text)), **choices}
+
+    def notes(self) -> list[str]:
+        """What its results should not be read without."""
+        robots = load_config(self.text).get("robots", []) if self.is_checkpoint and self.show is None else []
+        if not any(robot.get("goal_cameras") for robot in robots):
+            return []
+        return [f"{self.label} was shown goal pictures in training and none here: --goals DATASET shows it some."]
+
+
+def _version(dataset: str) -> str:
+    """Of a dataset, as it is: its list of files with their checksums."""
+    return hashlib.sha256((Path(dataset) / "committed.json").read_bytes()).hexdigest()[:12]
 
 
 def fingerprint(folder: Path) -> str:
@@ -61,22 +83,39 @@ def fingerprint(folder: Path) -> str:
 
 
 def parse_actors(
-    texts: Sequence[str], *, samplings: Sequence[str] = ("sample",), best_of: Sequence[int] = (1,)
+    texts: Sequence[str],
+    *,
+    samplings: Sequence[str] = ("sample",),
+    best_of: Sequence[int] = (1,),
+    shows: Sequence[str] = (),
+    goals: Sequence[str] = (),
 ) -> list[Contestant]:
-    """`random`, `runs/walker/last`, `ours=runs/walker/last`. A checkpoint comes once for each choice of sampling."""
+    """`random`, `runs/walker/last`, `ours=runs/walker/last`. A checkpoint comes once for each choice of sampling, of
+    how many actions the critic picks from, and of what is shown.
+    """
     for name in samplings:
         if name not in SAMPLINGS:
             raise ValueError(f"--sampling: expected {' or '.join(SAMPLINGS)}, found {name!r}.")
     if min(best_of) < 1:
         raise ValueError(f"--best-of: expected numbers of 1 or more, found {min(best_of)}.")
-    actors = [actor for text in texts for actor in _parse(text, samplings, best_of)]
+    for name in shows:
+        if name not in SHOWS:
+            raise ValueError(f"--show: expected {', '.join(SHOWS)}, found {name!r}.")
+        if "goal" in name and not goals:
+            raise ValueError(f"--show {name}: expected --goals with a dataset that has goal pictures, found none.")
+    chosen: dict[str, Sequence[Any]] = {
+        "sampling": samplings,
+        "best_of": best_of,
+        "show": shows or (["text+goal"] if goals else [None]),
+    }
+    actors = [actor for text in texts for actor in _parse(text, chosen, tuple(goals))]
     labels = [actor.label for actor in actors]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ValueError(f"Expected a label of its own for each actor, found {twice[0]!r} twice. Write LABEL=ACTOR.")
     return actors
 
 
-def _parse(text: str, samplings: Sequence[str], best_of: Sequence[int]) -> list[Contestant]:
+def _parse(text: str, chosen: Mapping[str, Sequence[Any]], goals: tuple[str, ...]) -> list[Contestant]:
     named = None if Path(text).is_dir() else _LABELLED.fullmatch(text)
     label, spec = (named[1].strip(), named[2].strip()) if named else (text, text)
     if not Path(spec).is_dir():
@@ -85,10 +124,12 @@ def _parse(text: str, samplings: Sequence[str], best_of: Sequence[int]) -> list[
         behaviours.make(spec)
         return [Contestant(label=label, text=spec, is_checkpoint=False)]
     made = []
-    for sampling, number in itertools.product(samplings, best_of):
-        choice = [sampling] * (len(samplings) > 1) + [f"best of {number}"] * (len(best_of) > 1)
-        name = f"{label} ({', '.join(choice)})" if choice else label
-        made.append(Contestant(label=name, text=spec, is_checkpoint=True, sampling=sampling, best_of=number))
+    for values in itertools.product(*chosen.values()):
+        choice = dict(zip(chosen, values, strict=True))
+        words = {"sampling": choice["sampling"], "best_of": f"best of {choice['best_of']}", "show": choice["show"]}
+        told = [words[name] for name in chosen if len(chosen[name]) > 1]  # what tells this one from the others
+        name = f"{label} ({', '.join(told)})" if told else label
+        made.append(Contestant(label=name, text=spec, is_checkpoint=True, goals=goals, **choice))
     return made
 
 

@@ -1,10 +1,10 @@
 """What is said of an evaluation: the JSON document, the tables, and the notes beside them."""
 
-import argparse
 import dataclasses
 import datetime
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pac.evaluate import experts, tables
@@ -12,6 +12,41 @@ from pac.evaluate.compare import compare, warnings
 from pac.evaluate.plan import Contestant, versions
 from pac.evaluate.records import FORMAT, Record, by_actor
 from pac.evaluate.summary import summarise
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """An evaluation as it is asked for: the options of `pac evaluate` that its numbers depend on, by their names."""
+
+    actor: tuple[str, ...]  # LABEL=ACTOR
+    tasks: tuple[str, ...]  # names, suites or globs
+    trials: int  # of each task
+    seed: int
+    sampling: tuple[str, ...] = ("sample",)
+    best_of: tuple[int, ...] = (1,)
+    goals: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    cameras: tuple[str, ...] = ()
+    max_steps: int | None = None
+    stop_at_success: bool = False
+    bootstrap: bool = False
+    experts: Path = experts.TABLE
+
+    @property
+    def whole(self) -> bool:
+        """Whether episodes run to their own end, so that returns compare with an expert's."""
+        return self.max_steps is None and not self.stop_at_success
+
+    @property
+    def command(self) -> str:
+        """The command line that gives the same."""
+        words = ["pac", "evaluate", *self.actor]
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                values = value if isinstance(value, tuple) else () if value is True else (value,)
+                words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
+        return shlex.join(words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,33 +59,33 @@ class Result:
 class Report:
     """`settings` shape the trials: trials of other settings do not mix with these."""
 
-    def __init__(self, args: argparse.Namespace, actors: Sequence[Contestant], tasks: Sequence[str]) -> None:
-        self.args, self.tasks = args, list(tasks)
-        self.experts = experts.load(args.experts)
+    def __init__(self, request: Request, actors: Sequence[Contestant], tasks: Sequence[str]) -> None:
+        self.request, self.tasks = request, list(tasks)
+        self.experts = experts.load(request.experts)
         self.settings: dict[str, Any] = {
-            "seed": args.seed,
+            "seed": request.seed,
             "tasks": self.tasks,
             "actors": {actor.label: actor.describe() for actor in actors},
-            "max_steps": args.max_steps,
-            "stop_at_success": args.stop_at_success,
-            "cameras": list(args.cameras),
+            "max_steps": request.max_steps,
+            "stop_at_success": request.stop_at_success,
+            "cameras": list(request.cameras),
             "versions": versions(),
         }
 
     def build(self, records: Sequence[Record], complaints: Sequence[str] = ()) -> Result:
-        whole = self.args.max_steps is None and not self.args.stop_at_success
-        known = {task: self.experts[task].mean for task in self.tasks if whole and task in self.experts}
-        choices: dict[str, Any] = {"experts": known, "bootstrap": self.args.bootstrap}
+        request = self.request
+        known = {task: self.experts[task].mean for task in self.tasks if request.whole and task in self.experts}
+        choices: dict[str, Any] = {"experts": known, "bootstrap": request.bootstrap}
         summaries = {label: summarise(group, **choices) for label, group in by_actor(records).items()}
         differences = compare(records, **choices)
-        notes = [*complaints, *warnings(summaries, differences), *self._about_experts(known, whole)]
+        notes = [*complaints, *warnings(summaries, differences), *self._about_experts(known)]
         document = {
             "format": FORMAT,
-            "command": command(self.args),
+            "command": request.command,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "settings": self.settings,
-            "trials_per_task": self.args.trials,
-            "bootstrap": self.args.bootstrap,
+            "trials_per_task": request.trials,
+            "bootstrap": request.bootstrap,
             "experts": experts.used(self.experts, known),
             "summary": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
             "differences": [dataclasses.asdict(d) for d in differences],
@@ -59,22 +94,10 @@ class Report:
         }
         return Result(document, tables.grids(summaries, differences), notes)
 
-    def _about_experts(self, known: Mapping[str, float], whole: bool) -> list[str]:
+    def _about_experts(self, known: Mapping[str, float]) -> list[str]:
         missing = [task for task in self.tasks if task not in self.experts]
-        if not whole and len(missing) < len(self.tasks):
+        if not self.request.whole and len(missing) < len(self.tasks):
             return ["Percent of expert is not shown: --max-steps and --stop-at-success change what a return means."]
         if known and missing:
             return [f"No expert was measured for {', '.join(missing)}: not part of percent of expert."]
         return []
-
-
-def command(args: argparse.Namespace) -> str:
-    """The command line again, without what its output cannot depend on."""
-    parts = ["pac", "evaluate", *args.actor, "--tasks", *args.tasks, "--trials", args.trials, "--seed", args.seed]
-    for name, default in (("sampling", ["sample"]), ("best_of", [1]), ("cameras", []), ("max_steps", None)):
-        value = getattr(args, name)
-        if value != default:
-            parts += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
-    parts += ["--stop-at-success"] * args.stop_at_success + ["--bootstrap"] * args.bootstrap
-    parts += [] if args.experts == experts.TABLE else ["--experts", args.experts]
-    return shlex.join(map(str, parts))

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-from pac.improve.loop import Loop, StoppedError, describe, signals
+from pac.improve.loop import Loop
 from pac.improve.record import ImproveFolder
-from pac.improve.settings import load
+from pac.improve.settings import describe, load
+from pac.improve.stopping import StoppedError, signals
+from pac.improve.telling import table
 from pac.logs import make_console
 from pac.rollout import Crew
 from pac.run import COLLECTED
@@ -72,6 +74,6 @@ def main(args: argparse.Namespace) -> int:
                 "the disk, then continue with --resume."
             ) from error
     if folder.rounds:
-        console.print(loop.table())
+        console.print(table(folder.rounds, recipe.improve.all_tasks))
     console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)
     return 0

@@ -4,64 +4,48 @@ Everything happens in one process: simulators, the model, the captured update an
 to round.
 """
 
-import argparse
 import dataclasses
-import json
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from pac import policy
-from pac.collect import Folder, Settings, collect, folder_name
 from pac.distributed import World
 from pac.envs import spec as task_spec
 from pac.evaluate import experts as expert_table
 from pac.evaluate import summarise
-from pac.evaluate.plan import Contestant
-from pac.evaluate.play import key
-from pac.evaluate.records import Journal, Record, finite, read, record
-from pac.evaluate.report import Report
+from pac.evaluate.records import Record, finite, read
 from pac.improve import data, gate
+from pac.improve.acting import Acting
 from pac.improve.record import INBOX, START, ImproveFolder
-from pac.improve.settings import MOST_ROUNDS, SEEDS, Recipe
+from pac.improve.settings import MOST_ROUNDS, Recipe
+from pac.improve.stopping import StoppedError
+from pac.improve.telling import names, plural, say, say_result
 from pac.ingredients import choose_device, collect_data
 from pac.model.pretrained import load_config
-from pac.policy import Interface, Policy
+from pac.policy import Interface
 from pac.recipe import RunConfig
-from pac.rollout import Crew, jobs_of, rollout
+from pac.rollout import Crew
 from pac.run import CONFIG, RunDirectory
 from pac.train import Run
-
-
-class StoppedError(Exception):
-    """A signal came; what is done so far is on disk."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 class Loop:
     """An improvement in its folder."""
 
     def __init__(self, recipe: Recipe, folder: ImproveFolder, console: Console, crew: Crew) -> None:
-        self.recipe, self.folder, self.console, self.crew = recipe, folder, console, crew
+        self.recipe, self.folder, self.console = recipe, folder, console
         self.improve, self.plain = recipe.improve, recipe.plain()
         self.world = World(device=choose_device(self.plain.machine.device))
         whole = self.improve.max_steps is None and not self.improve.stop_at_success
         table = expert_table.load() if whole else {}
         self.experts = {task: table[task].mean for task in self.improve.all_tasks if task in table}
         self.run: Run | None = None  # of the round before: the next takes over its model and captured update
-        self.actor: Policy | None = None  # acts in all rounds, with weights loaded into the same memory
+        self.acting = Acting(recipe, folder, console, crew, self.world.device)
 
     def go(self) -> str:
         """Rounds until all is learned, the budget is spent, or there is no data to go on with."""
@@ -104,7 +88,7 @@ class Loop:
             "seconds": plan["seconds"],
         }
         self.folder.finish_round(entry)
-        self._say_round(entry)
+        say_result(self.console, self.folder.rounds, self.improve.rounds)
         return True
 
     # ------------------------------------------------------------------------------------------------------ planning
@@ -119,7 +103,7 @@ class Loop:
         start = self._start
         collector = None
         if self.improve.collect == "policy":
-            knows = start is not None and self._knows(Interface.from_json(load_config(self._place(start)), start))
+            knows = start is not None and self._knows(Interface.from_json(load_config(self.folder.place(start)), start))
             collector = start if knows else self.improve.first
             if collector is None and (start is not None or not self.recipe.has_data):
                 raise ValueError(
@@ -129,10 +113,6 @@ class Loop:
         plan: dict[str, Any] = {"round": number, "start": start, "collector": collector, "seconds": {}}
         self.folder.write_round(plan)
         return plan
-
-    def _place(self, checkpoint: str) -> Path:
-        """Of a checkpoint: ours are named relative to the folder, the one that was given from the root."""
-        return self.folder.path / checkpoint
 
     def _knows(self, interface: Interface) -> bool:
         try:
@@ -157,64 +137,23 @@ class Loop:
             handed_in = data.read_inbox(self.folder.path, INBOX, {entry["path"] for entry in before})
             if handed_in:
                 names = ", ".join(entry["path"] for entry in handed_in)
-                self._say(number, f"takes {_plural(sum(e['episodes'] for e in handed_in), 'episode')} from {names}")
+                say(
+                    self.console,
+                    number,
+                    f"takes {plural(sum(e['episodes'] for e in handed_in), 'episode')} from {names}",
+                )
             if self.improve.collect == "none" and not handed_in and (number > 0 or not self.recipe.has_data):
-                self._say(
+                say(
+                    self.console,
                     number,
                     f"needs data: {self.folder.path / INBOX} holds nothing new. Put datasets there, then go on with "
                     "--resume.",
                 )
                 return False
-            made = self._collect(plan) if plan["collector"] is not None else []
+            made = self.acting.collect(plan) if plan["collector"] is not None else []
         plan["data"] = made + handed_in
         self.folder.write_round(plan)
         return True
-
-    def _collect(self, plan: dict[str, Any]) -> list[dict[str, Any]]:
-        number, collector, settings = plan["round"], plan["collector"], self.improve
-        episodes, actor = settings.episodes, collector
-        cameras = tuple(self.recipe.table["mixture"].get("defaults", {}).get("cameras") or ())
-        if collector == plan["start"]:
-            actor = self._policy(collector, settings.sampling)
-            cameras = actor.cameras
-        else:
-            episodes = settings.first_episodes or episodes
-        self._say(number, f"collects {_plural(episodes, 'episode')} each of {_names(settings.tasks)} with {collector}")
-        place = self.folder.round_path(number) / "data"
-        folders = [
-            Folder(
-                place / folder_name(task),
-                Settings(
-                    task=task,
-                    behaviours=(collector,),
-                    weights=(1.0,),
-                    seed=(1 + settings.seed) * SEEDS + number,
-                    cameras=cameras,
-                    max_steps=settings.max_steps,
-                    stop_at_success=settings.stop_at_success,
-                ),
-            )
-            for task in settings.tasks
-        ]
-        collect(folders, actor, episodes, console=self.console, **self._workers())
-        made = []
-        for folder in folders:
-            entry = {"path": str(folder.path.relative_to(self.folder.path)), "task": folder.settings.task}
-            made.append(entry | {"made_by": collector} | data.stamp(folder.path))
-        return made
-
-    def _workers(self) -> dict[str, Any]:
-        settings = self.improve
-        choices = {"workers": settings.workers, "envs_per_worker": settings.envs_per_worker, "ray": settings.ray}
-        return choices | {"crew": self.crew}
-
-    def _policy(self, checkpoint: str, sampling: str) -> Policy:
-        """A checkpoint's policy, in the memory of the one before it if it is of the same shape."""
-        place = self._place(checkpoint)
-        if self.actor is None or not self.actor.become(place, checkpoint):
-            self.actor = policy.load(place, device=str(self.world.device), name=checkpoint)
-        self.actor.sampling = sampling  # type: ignore[assignment]
-        return self.actor
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -230,13 +169,15 @@ class Loop:
             for note in data.check_values(run) if config.objective.critic != "none" else []:
                 self.console.print(f"[bold red]{escape(note)}")
             if self.folder.promoted is not None:
-                run.continue_from(self._place(plan["start"]))
+                run.continue_from(self.folder.place(plan["start"]))
             first = run.state.step
             if begun:
                 run.resume()
             directory.write_json(CONFIG, run.describe())
             windows = sum(source.num_windows for source in run.sampler.sources)
-            self._say(number, f"trains {run.steps - first:,} steps on {windows:,} windows, from {plan['start']}")
+            say(
+                self.console, number, f"trains {run.steps - first:,} steps on {windows:,} windows, from {plan['start']}"
+            )
             run.train()
         if run.interrupted is not None:
             raise StoppedError(run.interrupted)
@@ -248,7 +189,7 @@ class Loop:
         """The ordinary training run of a round. Its rate stays at the peak: nobody knows how many rounds follow."""
         number, start, plain = plan["round"], plan["start"], self.plain
         paths = [entry["path"] for entry in [*self.folder.entries(number), *plan["data"]]]
-        place = None if start is None else self._place(start)
+        place = None if start is None else self.folder.place(start)
         known = []
         if place is not None and self.improve.statistics == "first":
             known = list(Interface.from_json(load_config(place), place).robots)
@@ -280,17 +221,21 @@ class Loop:
         start = self.plain.start
         if start is None or self.folder.rounds:
             return
-        if not self._knows(Interface.from_json(load_config(self._place(start)), start)):
+        if not self._knows(Interface.from_json(load_config(self.folder.place(start)), start)):
             self.console.print(f"{escape(start)} does not know all tasks: round 0 has nothing to be compared with.")
             return
         self.console.print(f"start: tries {escape(start)}.")
-        self._try(start, "start", self.folder.path / START / "evaluation.json")
+        self.acting.play(start, "start", self.folder.path / START / "evaluation.json")
 
     def _try_round(self, plan: dict[str, Any]) -> tuple[list[Record], dict[str, Any]]:
         number = plan["round"]
         with self._phase(plan, "evaluate"):
-            self._say(number, f"tries {_plural(self.improve.trials, 'trial')} each of {_names(self.improve.all_tasks)}")
-            records = self._try(plan["checkpoint"], f"round {number}", self._evaluation_file(number))
+            say(
+                self.console,
+                number,
+                f"tries {plural(self.improve.trials, 'trial')} each of {names(self.improve.all_tasks)}",
+            )
+            records = self.acting.play(plan["checkpoint"], f"round {number}", self._evaluation_file(number))
         self.folder.write_round(plan)
         summary = {}
         for task, row in summarise(records).tasks.items():
@@ -301,44 +246,6 @@ class Loop:
 
     def _evaluation_file(self, number: int) -> Path:
         return self.folder.round_path(number) / "evaluation.json"
-
-    def _try(self, checkpoint: str, label: str, file: Path) -> list[Record]:
-        """Trials of a checkpoint, as `pac evaluate --json` keeps them; those in the file are not made again."""
-        settings, choices = self.improve, self.plain.evaluation
-        place = str(self._place(checkpoint))
-        actor = Contestant(label=label, text=place, is_checkpoint=True, sampling=choices.sampling, best_of=1)
-        args = argparse.Namespace(
-            actor=[f"{label}={checkpoint}"],
-            tasks=list(settings.all_tasks),
-            trials=settings.trials,
-            seed=choices.seed,
-            sampling=[choices.sampling],
-            best_of=[1],
-            cameras=[],
-            max_steps=settings.max_steps,
-            stop_at_success=settings.stop_at_success,
-            bootstrap=False,
-            experts=expert_table.TABLE,
-        )
-        report = Report(args, [actor], args.tasks)
-        report.settings["actors"][label]["checkpoint"] = checkpoint  # folders may move
-        jobs = jobs_of(args.tasks, args.trials, seed=args.seed)
-        with Journal(file, report.settings) as journal:
-            todo = [job for job in jobs if key(label, job) not in journal.records]
-            if todo:
-                acting = self._policy(checkpoint, choices.sampling)
-                for trial in rollout(
-                    acting,
-                    todo,
-                    cameras=acting.cameras,
-                    max_steps=settings.max_steps,
-                    stop_at_success=settings.stop_at_success,
-                    **self._workers(),
-                ):
-                    journal.append(record(trial, label))
-            records = [journal.records[key(label, job)] for job in jobs]
-            journal.finish(report.build(records).document)
-        return records
 
     def _promoted_records(self) -> list[Record]:
         """Trials of what the next round must keep up with."""
@@ -364,59 +271,6 @@ class Loop:
         finally:
             plan["seconds"][name] = plan["seconds"].get(name, 0.0) + time.perf_counter() - began
 
-    def _say(self, number: int, text: str) -> None:
-        self.console.print(f"round {number}: {text}", markup=False, highlight=False, soft_wrap=True)
-
-    def _say_round(self, entry: dict[str, Any]) -> None:
-        rounds, spent = self.folder.rounds, entry["seconds"]
-        each = sum(sum(r["seconds"].values()) for r in rounds) / len(rounds)
-        left = (self.improve.rounds - len(rounds)) * each
-        means = ", ".join(f"{task} {_shown(row)}" for task, row in entry["summary"].items())
-        times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items())
-        verdict = "promoted" if entry["promoted"] else "REFUSED, back to the promoted checkpoint"
-        self._say(entry["round"], f"{means}. {verdict} ({entry['reason']}). {times}; at most {data.minutes(left)} left")
-
-    def table(self) -> Table:
-        """One row a round."""
-        table = Table(box=SIMPLE, pad_edge=False)
-        for name in ("round", "from", "new episodes", "updates", *self.improve.all_tasks, "promoted", "seconds"):
-            table.add_column(escape(name), justify="left" if name in ("from", "promoted") else "right")
-        for entry in self.folder.rounds:
-            table.add_row(
-                str(entry["round"]),
-                escape(str(entry["start"]).removesuffix("/").replace("/train/checkpoints/", ":")),
-                str(sum(entry["episodes"].values())),
-                f"{entry['steps']:,}",
-                *(_shown(entry["summary"][task]) for task in self.improve.all_tasks),
-                "yes" if entry["promoted"] else "no",
-                f"{sum(entry['seconds'].values()):.0f}",
-            )
-        return table
-
-
-@contextmanager
-def signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise `StoppedError` wherever we are, but for training, which ends its update first."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise StoppedError(number)
-
-    before: dict[int, Callable[..., Any] | int | None] = {}
-    with suppress(ValueError):  # not the main thread: whoever started us decides
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def describe(recipe: Recipe) -> dict[str, Any]:
-    """What config.json holds: enough to tell one improvement from another."""
-    table = {"improve": dataclasses.asdict(recipe.improve), "recipe": recipe.plain().as_json()}
-    found: dict[str, Any] = json.loads(json.dumps(table, default=str))
-    return found
-
 
 def _count(entries: list[dict[str, Any]]) -> dict[str, int]:
     counts: dict[str, int] = {}
@@ -424,17 +278,3 @@ def _count(entries: list[dict[str, Any]]) -> dict[str, int]:
         name = entry.get("task", entry["path"])
         counts[name] = counts.get(name, 0) + entry["episodes"]
     return counts
-
-
-def _shown(row: dict[str, Any]) -> str:
-    scale, digits = (100, 1) if row["unit"] == "success" else (1, 0)
-    ends = ["?" if row[end] is None else f"{scale * row[end]:.{digits}f}" for end in ("low", "high")]
-    return f"{scale * row['mean']:.{digits}f}{'%' if scale == 100 else ''} [{ends[0]}, {ends[1]}]"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _names(tasks: tuple[str, ...]) -> str:
-    return ", ".join(tasks)

@@ -114,6 +114,10 @@ class ImproveFolder:
     def promoted(self) -> dict[str, Any] | None:
         return next((entry for entry in reversed(self.rounds) if entry["promoted"]), None)
 
+    def place(self, checkpoint: str) -> Path:
+        """Of a checkpoint: ours are named relative to the folder, one that was given from the root."""
+        return self.path / checkpoint
+
     def round_path(self, number: int) -> Path:
         return self.path / ROUNDS / f"{number:03d}"
 

@@ -5,6 +5,7 @@ docs/improve.md has a table of the keys, which a test holds against this file.
 
 import copy
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,3 +158,10 @@ def _check(recipe: Recipe) -> None:
             "Expected something to begin with: data in [mixture], a checkpoint (--start), or a behaviour that collects "
             'the first episodes. Found none of them. Set improve.first = "random", say.'
         )
+
+
+def describe(recipe: Recipe) -> dict[str, Any]:
+    """What config.json holds: enough to tell one improvement from another."""
+    table = {"improve": dataclasses.asdict(recipe.improve), "recipe": recipe.plain().as_json()}
+    found: dict[str, Any] = json.loads(json.dumps(table, default=str))
+    return found
