@@ -1,6 +1,6 @@
 """Tables of an evaluation, for the terminal and in Markdown: one a number, a row a task, a column an actor."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -30,9 +30,11 @@ METRICS: dict[str, tuple[str, Callable[[Row], Estimate | None], float]] = {
 }
 
 
-def grids(summaries: Mapping[str, Summary], differences: Sequence[Difference] = ()) -> list[Grid]:
+def grids(
+    summaries: Mapping[str, Summary], differences: Sequence[Difference] = (), metrics: Iterable[str] = tuple(METRICS)
+) -> list[Grid]:
     """Success where a world defines it, percent of expert where one was measured, return; then the differences."""
-    made = [_metric(name, summaries) for name in METRICS]
+    made = [_metric(name, summaries) for name in metrics]
     return [grid for grid in [*made, _differences(differences)] if grid is not None]
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from rich.console import Console
 from pac.evaluate import experts, tables
 from pac.evaluate.compare import warnings
 from pac.evaluate.plan import versions
-from pac.evaluate.records import FORMAT, Record, write_json, write_text
+from pac.evaluate.records import FORMAT, Record, by_actor, write_json, write_text
 from pac.evaluate.summary import Summary, summarise
+from pac.evaluate.tables import METRICS, Grid
 from pac.logs import make_console
 from pac.report import write_report
 from pac.study.plan import Study, load_study
@@ -52,9 +53,8 @@ def main(args: argparse.Namespace) -> int:
     failed = perform_all(study, args.out, args.processes, console)
     if not any(trials_path(args.out, run).exists() for run in study.runs):
         return 1
-    document, summaries = results(study, args.out, command(args))
+    document, made = results(study, args.out, command(args))
     write_json(args.out / "results.json", document)
-    made = tables.grids(summaries)
     tables.print_grids(made, console if console.is_terminal else Console(width=200))
     write_text(args.out / "results.md", tables.markdown(made, document["notes"], document["command"]))
     done = [run for run in study.runs if trials_path(args.out, run).exists()]
@@ -71,8 +71,8 @@ def command(args: argparse.Namespace) -> str:
     return shlex.join(["pac", "study", args.file, *args.overrides, "--out", str(args.out), *only])
 
 
-def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], dict[str, Summary]]:
-    """What was found, as an evaluation whose actors are rows and seeds; and a summary of each row over its seeds."""
+def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], list[Grid]]:
+    """What was found, as an evaluation whose actors are rows and seeds; and tables of the rows over their seeds."""
     facts, records = list[dict[str, Any]](), list[Record]()
     for run in study.runs:
         if trials_path(folder, run).exists():
@@ -84,8 +84,10 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], d
     whole = rules.max_steps is None and not rules.stop_at_success
     table = experts.load(experts.TABLE)
     known = {task: table[task].mean for task in tasks if whole and task in table}
-    summaries = {row: summarise(_of(row, records, study), experts=known, bootstrap=False) for row in study.rows}
-    labels = dict.fromkeys(run.label for run in study.runs)
+    found = by_actor(records)
+    each = {run.label: summarise(found[run.label], experts=known) for run in study.runs if run.label in found}
+    rows = {row: _together(row, study, found) for row in study.rows}
+    summaries = {row: summarise(trials, experts=known) for row, trials in rows.items() if trials}
     document = {
         "format": FORMAT,
         "command": command,
@@ -94,7 +96,7 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], d
         "settings": {
             "seed": rules.seed,
             "tasks": tasks,
-            "actors": {label: {"study": study.name} for label in labels},
+            "actors": {label: {"study": study.name} for label in each},
             "max_steps": rules.max_steps,
             "stop_at_success": rules.stop_at_success,
             "cameras": [],
@@ -108,10 +110,26 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], d
         "notes": warnings(summaries, []),
         "trials": [entry.as_json() for entry in records],
     }
-    return document, summaries
+    # An episode that ends at success has a return that says little: the sooner, the smaller.
+    metrics = ("success", "percent") if rules.stop_at_success else tuple(METRICS)
+    return document, [*tables.grids(summaries, metrics=metrics), seeds_grid(study, each, metrics)]
 
 
-def _of(row: str, records: Sequence[Record], study: Study) -> list[Record]:
-    """Trials of a row, all seeds together: a trial of another seed counts as another trial."""
-    labels = {run.label: i for i, run in enumerate(study.runs) if run.row == row}
-    return [dataclasses.replace(entry, actor=row) for entry in records if entry.actor in labels]
+def _together(row: str, study: Study, found: Mapping[str, Sequence[Record]]) -> list[Record]:
+    """Trials of a row, all seeds together."""
+    labels = dict.fromkeys(run.label for run in study.runs if run.row == row)
+    return [dataclasses.replace(entry, actor=row) for label in labels for entry in found.get(label, ())]
+
+
+def seeds_grid(study: Study, each: Mapping[str, Summary], metrics: Sequence[str]) -> Grid:
+    """The first of the metrics that there is, pooled over tasks, seed by seed."""
+    overall = {label: summary.overall for label, summary in each.items()}
+    name = next(name for name in metrics if any(METRICS[name][1](row) for row in overall.values()))
+    title, pick, scale = METRICS[name]
+    labels = {(run.row, run.seed): run.label for run in study.runs if run.label in each}
+    lines: list[list[tables.Cell]] = []
+    for seed in dict.fromkeys(run.seed for run in study.runs):
+        found = [overall[labels[row, seed]] if (row, seed) in labels else None for row in study.rows]
+        shown = [tables.show(pick(row), scale) if row is not None else "-" for row in found]
+        lines.append([(f"seed {seed}", False), *((text, False) for text in shown)])
+    return Grid(f"{title}, seed by seed", ["", *study.rows], lines)
