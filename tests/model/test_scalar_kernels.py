@@ -150,7 +150,9 @@ def test_the_tiles_in_use(kind: str, width: int) -> None:
     exact = results(ScalarAttention.apply, [x.double() for x in inputs])
     found = results(scalar_kernels.attend_scalars, inputs)
     for name, value in exact.items():
-        assert (found[name] - value).norm() <= 0.02 * value.norm(), name
+        real = value > -1e29
+        assert torch.equal(found[name] > -1e29, real), name
+        assert (found[name] - value)[real].norm() <= 0.02 * value[real].norm(), name
 
 
 @gpu

@@ -13,6 +13,7 @@ There are no atomic operations: the same input gives the same bits. Scores are i
 docs/performance.md counts bytes and FLOPs.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, no_type_check
 
@@ -43,9 +44,9 @@ class Blocks:
 
 # By the width of a head, padded to a power of two. float32 products run on the ordinary cores, from registers.
 BLOCKS = {
-    64: Blocks(128, 64, 8, 2, 64, 4, 3, 16),
-    128: Blocks(128, 64, 8, 2, 64, 4, 3, 16),
-    256: Blocks(128, 64, 8, 2, 64, 8, 3, 16),
+    64: Blocks(128, 64, 8, 2, 64, 4, 2, 16),
+    128: Blocks(128, 64, 8, 2, 64, 4, 2, 16),
+    256: Blocks(128, 32, 8, 2, 64, 8, 2, 16),
 }
 FULL = Blocks(32, 16, 4, 1, 16, 4, 1, 16)
 
@@ -67,11 +68,11 @@ def _scores(scale, scalar, a, offset_score, row, query, token, num_rows, num_tok
 @no_type_check
 def _forward(
     scale, scalar, direction_score, offset_score, direction_value, offset_value, order, count, read, log_mass, drift,
-    num_rows, num_tokens, num_blocks,
+    num_rows, num_steps, num_blocks, STEP: tl.constexpr,
     H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    group, head = tl.program_id(0), tl.program_id(1)
+    group, head, num_tokens = tl.program_id(0), tl.program_id(1), num_steps * STEP
     row, query, width = group * ROWS + tl.arange(0, ROWS), tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     real_row, real_query, real_width = row < num_rows, query < Q, width < D
     offset_score += head * Q * num_tokens
@@ -104,14 +105,15 @@ def _forward(
 
     some = top > NOTHING / 2
     all_mass = tl.where(some, tl.sum(mass, 2), 1.0)
-    all_drift = tl.sum(drifts, 2) / all_mass
+    share = 1 / all_mass
+    all_drift = tl.sum(drifts, 2) * share
     at = (head * num_rows + row).to(tl.int64)[:, None] * Q + query[None]
     real = real_row[:, None] & real_query[None]
     tl.store(log_mass + at, tl.where(some, (top + tl.log2(all_mass)) / LOG2E, NOTHING), mask=real)
     tl.store(drift + at, all_drift, mask=real)
 
     vw = tl.load(direction_value + head * D + width, mask=real_width, other=0.0).to(tl.float32)
-    total = total / tl.reshape(all_mass, [ROWS * QUERIES])[:, None]
+    total *= tl.reshape(share, [ROWS * QUERIES])[:, None]
     total += tl.reshape(all_drift, [ROWS * QUERIES])[:, None] * vw[None]
     line = tl.arange(0, ROWS * QUERIES)
     row, query = group * ROWS + line // QUERIES, line % QUERIES
@@ -148,13 +150,13 @@ def _prepare(
 def _backward(
     scale, scalar, direction_score, offset_score, offset_value, grad_read, log_mass, drift_pull, mean_pull,
     order, count, grad_scale, grad_scalar, grad_a, grad_b, grad_offset,
-    num_rows, num_tokens, num_blocks,
+    num_rows, num_steps, num_blocks, STEP: tl.constexpr,
     H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr,
     QUERIES: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr,
     PRECISION: tl.constexpr, WITH_SCALAR: tl.constexpr,
 ):  # fmt: skip
     """Tiles are (token, query): what is added to them over the rows never leaves its thread."""
-    split, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    split, head, block, num_tokens = tl.program_id(0), tl.program_id(1), tl.program_id(2), num_steps * STEP
     token, query, width = block * TOKENS + tl.arange(0, TOKENS), tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     real_token, real_query, real_width = token < num_tokens, query < Q, width < D
     real_pair = real_token[:, None] & real_query[None]
@@ -165,6 +167,9 @@ def _backward(
     b = tl.load(offset_score + pair, mask=real_pair, other=0.0)
     at_value = head * num_tokens * D + token[:, None] * D + width[None]
     value = tl.load(offset_value + at_value, mask=real_value, other=0.0)
+    # Adds nothing, but b is now where products are, and so is all that is made of b: threads need not exchange it.
+    nothing = tl.zeros([TOKENS, 16], value.dtype), tl.zeros([16, QUERIES], value.dtype)
+    b = tl.dot(nothing[0], nothing[1], b, input_precision=PRECISION)
     at_read = (query[:, None] * H + head) * D + width[None]
 
     sum_a = tl.zeros([TOKENS, QUERIES], tl.float32)
@@ -217,15 +222,14 @@ def listed(busy: Bool[Tensor, "list place"]) -> tuple[Int32[Tensor, "list place"
 
 def _sizes(offset_value: Tensor, num_queries: int) -> tuple[Blocks, dict[str, Any]]:
     """Tiles and constants that the kernels share."""
-    num_heads, _, width = offset_value.shape
+    num_heads, num_tokens, width = offset_value.shape
     padded, full = max(16, triton.next_power_of_2(width)), offset_value.dtype == torch.float32
     blocks = FULL if full else BLOCKS[min(max(padded, min(BLOCKS)), max(BLOCKS))]
-    shared = {"H": num_heads, "D": width, "WIDTH": padded}
-    return blocks, shared | {"Q": num_queries, "QUERIES": max(16, triton.next_power_of_2(num_queries))}
-
-
-def _precision(dtype: torch.dtype) -> str:
-    return "ieee" if dtype == torch.float32 else "tf32"  # which means nothing to bfloat16
+    shared = {"H": num_heads, "Q": num_queries, "D": width, "WIDTH": padded}
+    shared["QUERIES"] = max(16, triton.next_power_of_2(num_queries))
+    shared["STEP"] = math.gcd(num_tokens, 16)  # rows start at multiples of it: the compiler may load so many at once
+    shared["PRECISION"] = "ieee" if full else "tf32"  # which means nothing to bfloat16
+    return blocks, shared
 
 
 @torch.library.custom_op("pac::scalar_attention", mutates_args=())
@@ -245,8 +249,8 @@ def _attend(
     read, log_mass, drift = _outputs(scale, offset_value, num_queries)
     _forward[len(busy), shared["H"]](
         scale, scalar, direction_score.contiguous(), offset_score.contiguous(), direction_value.contiguous(),
-        offset_value, *listed(busy), read, log_mass, drift, num_rows, num_tokens, busy.shape[1],
-        **shared, ROWS=rows, TOKENS=blocks.tokens, PRECISION=_precision(offset_value.dtype),
+        offset_value, *listed(busy), read, log_mass, drift, num_rows, num_tokens // shared["STEP"], busy.shape[1],
+        **shared, ROWS=rows, TOKENS=blocks.tokens,
         num_warps=blocks.warps, num_stages=blocks.stages,
     )  # fmt: skip
     return read, log_mass, drift
@@ -300,8 +304,8 @@ def _gradients(
     grad_offset = scale.new_empty(splits, num_heads, num_tokens, width)
     _backward[splits, num_heads, len(busy)](
         scale, scalar, a, b, offset_value, grad_read, log_mass, drift_pull, mean_pull, *listed(busy),
-        grad_scale, grad_scalar, grad_a, grad_b, grad_offset, num_rows, num_tokens, len(busy),
-        **shared, TOKENS=blocks.back_tokens, SPLITS=splits, PRECISION=_precision(offset_value.dtype),
+        grad_scale, grad_scalar, grad_a, grad_b, grad_offset, num_rows, num_tokens // shared["STEP"], len(busy),
+        **shared, TOKENS=blocks.back_tokens, SPLITS=splits,
         WITH_SCALAR=with_scalar, num_warps=blocks.back_warps, num_stages=blocks.back_stages,
     )  # fmt: skip
 
