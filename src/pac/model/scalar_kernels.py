@@ -1,4 +1,4 @@
-"""`ScalarAttention` of input_attention.py as Triton kernels, for GPUs: the same sums, nothing of them written to memory.
+"""`ScalarAttention` of input_attention.py as Triton kernels, for GPUs: scores and weights never reach memory.
 
 Only real tokens are computed: numbers of a mixture differ in count, and padding may be four fifths of a batch. Before
 each kernel the blocks of tokens that hold anything real are listed, whatever the order of the mask; its programs walk
@@ -205,9 +205,7 @@ def _backward(
     tl.store(grad_offset + part * num_tokens * D + at_value, sum_offset, mask=real_value)
 
 
-def busy_blocks(
-    scale: Float[Tensor, "batch token"], rows: int, tokens: int
-) -> Bool[Tensor, "row_group token_block"]:
+def busy_blocks(scale: Float[Tensor, "batch token"], rows: int, tokens: int) -> Bool[Tensor, "row_group token_block"]:
     """Where a block of so many rows and tokens holds any real one."""
     padded = F.pad(scale > 0, (0, -scale.shape[1] % tokens, 0, -scale.shape[0] % rows))
     return padded.unflatten(1, (-1, tokens)).any(-1).unflatten(0, (-1, rows)).any(1)
@@ -246,7 +244,7 @@ def _attend(
     blocks, shared = _sizes(offset_value, num_queries)
     rows = max(1, blocks.lines // shared["QUERIES"])
     busy = busy_blocks(scale, rows, blocks.tokens)
-    read, log_mass, drift = _outputs(scale, offset_value, num_queries)
+    read, log_mass, drift = _outputs(scale, direction_score, offset_value)
     _forward[len(busy), shared["H"]](
         scale, scalar, direction_score.contiguous(), offset_score.contiguous(), direction_value.contiguous(),
         offset_value, *listed(busy), read, log_mass, drift, num_rows, num_tokens // shared["STEP"], busy.shape[1],
@@ -256,12 +254,12 @@ def _attend(
     return read, log_mass, drift
 
 
-def _outputs(scale: Tensor, offset_value: Tensor, num_queries: int) -> tuple[Tensor, Tensor, Tensor]:
+def _outputs(scale: Tensor, direction_score: Tensor, offset_value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What was read as (batch, query, head, width), which is how it is used; log mass and drift by head."""
-    num_heads, _, width = offset_value.shape
-    shape = (num_heads, len(scale), num_queries)
-    log_mass, drift = scale.new_empty(shape), scale.new_empty(shape)
-    return offset_value.new_empty(len(scale), num_queries, num_heads, width), log_mass, drift
+    (num_heads, num_queries), num_rows = direction_score.shape, scale.shape[0]
+    read = offset_value.new_empty(num_rows, num_queries, num_heads, offset_value.shape[2])
+    log_mass, drift = (scale.new_empty(num_heads, num_rows, num_queries) for _ in range(2))
+    return read, log_mass, drift
 
 
 @_attend.register_fake
@@ -273,7 +271,7 @@ def _(
     direction_value: Tensor,
     offset_value: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _outputs(scale, offset_value, direction_score.shape[1])
+    return _outputs(scale, direction_score, offset_value)
 
 
 @torch.library.custom_op("pac::scalar_attention_backward", mutates_args=())
