@@ -7,7 +7,8 @@ t, so its score and its value are sums of entries of tables that the whole batch
 
     score = s (t A + B_i) + constant        value = s (t Vw + Vc_i) + constant
 
-No token of that kind is ever written out. Pictures and text go the ordinary way; `merge` joins the two softmaxes.
+No token of that kind is ever written out. Pictures and text go the ordinary way; `merge` joins the two softmaxes. On a
+GPU `scalar_kernels.py` does what `ScalarAttention` does here, which remains the reference and the way on CPUs.
 """
 
 import functools
