@@ -1,8 +1,9 @@
 """What reading the numbers costs in an update, by count: every token projected, against the tables of
-`pac.model.input_attention`.
+`pac.model.input_attention`, and the kernels of `pac.model.scalar_kernels`, which read real tokens only.
 
     python benchmarks/input_cost.py                      # the paper's smallest and largest model, 512 windows of 5
     python benchmarks/input_cost.py --numbers 67 --windows 128
+    python benchmarks/input_cost.py --real 0.22          # tasks of a mixture: so much is not padding
 
 Counts the input cross-attention from scalars to what latents read, without its output projection: matrix products,
 and bytes of bfloat16 arrays that grow with the batch and pass between kernels (everything else is fused or small). A
@@ -73,26 +74,42 @@ def fast_cost(x: Shape) -> Cost:
     and the weights are read again. Scalars and norms, float32, are read by each of these and their tables made once.
     """
     product = 2 * x.queries * x.tokens * x.width
-    tables = 2 * x.tokens * x.token_width * (x.width + x.heads * x.queries)
-    tables += 2 * x.heads * x.queries * x.token_width * (x.width // x.heads)
-    passes = (3 if x.num_trained else 0) + (1 if x.num_target else 0)
     weights, scalars = HALF * x.heads * x.queries * x.tokens, FULL * 2 * x.tokens
     return Cost(
-        flops=product * (3 * x.num_trained + x.num_target) + passes * tables,
+        flops=product * (3 * x.num_trained + x.num_target) + _tables(x),
         bytes=_both(x, 2 * weights + 2 * scalars, 5 * weights + 4 * scalars),
     )
+
+
+def kernel_cost(x: Shape, real: float) -> Cost:
+    """The same products, but of real tokens alone. Scalars and norms are written, and read once each way; backward,
+    gradients of the norms are written by head and read by their sum.
+    """
+    product = 2 * x.queries * x.tokens * x.width
+    scalars, gradients = FULL * 2 * x.tokens, FULL * x.heads * x.tokens
+    return Cost(
+        flops=int(real * product) * (3 * x.num_trained + x.num_target) + _tables(x),
+        bytes=_both(x, 2 * scalars, scalars + int((1 + real) * gradients)),
+    )
+
+
+def _tables(x: Shape) -> int:
+    once = 2 * x.tokens * x.token_width * (x.width + x.heads * x.queries)
+    once += 2 * x.heads * x.queries * x.token_width * (x.width // x.heads)
+    return once * ((3 if x.num_trained else 0) + (1 if x.num_target else 0))
 
 
 def _both(x: Shape, once: int, back: int) -> int:
     return (x.num_trained + x.num_target) * once + x.num_trained * back
 
 
-def rows(size: str, numbers: int, windows: int, peak: float, bandwidth: float) -> list[list[str]]:
-    """The two ways side by side, and the whole update's products with each."""
+def rows(size: str, numbers: int, windows: int, real: float, peak: float, bandwidth: float) -> list[list[str]]:
+    """The three ways side by side, and the whole update's products with each."""
     config = model_config(size)
     shape = Shape.of(config, num_numbers=numbers, num_trained=4 * windows, num_target=5 * windows)
     load = Load(num_proprio=numbers, num_images=0, num_text_tokens=0, num_actions=config.num_actions)
     useful, dense = update_flops(config, load, batch=windows), dense_cost(shape)
+    ways = {"every token": dense, "tables": fast_cost(shape), "kernels": kernel_cost(shape, real)}
     return [
         [
             size,
@@ -102,7 +119,7 @@ def rows(size: str, numbers: int, windows: int, peak: float, bandwidth: float) -
             f"{cost.floor(peak, bandwidth):.1f}",
             f"{(useful - dense.flops + cost.flops) / 1e12:.1f}",
         ]
-        for name, cost in {"every token": dense, "tables": fast_cost(shape)}.items()
+        for name, cost in ways.items()
     ]
 
 
@@ -111,6 +128,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["XXS", "L"])
     parser.add_argument("--numbers", type=int, default=223, help="of the widest task in the batch")
     parser.add_argument("--windows", type=int, default=512, help="of 5 observations")
+    parser.add_argument("--real", type=float, default=1.0, help="share of tokens that are not padding")
     parser.add_argument("--peak", type=float, default=773e12, help="FLOP/s of a large bf16 product")
     parser.add_argument("--bandwidth", type=float, default=4.2e12, help="bytes/s of a copy, reads and writes")
     args = parser.parse_args()
@@ -118,7 +136,7 @@ def main() -> None:
     for name in ("", "numbers read by", "TFLOP", "GB", "floor ms", "TFLOP of the update"):
         shown.add_column(name, justify="right")
     for size in args.sizes:
-        for row in rows(size, args.numbers, args.windows, args.peak, args.bandwidth):
+        for row in rows(size, args.numbers, args.windows, args.real, args.peak, args.bandwidth):
             shown.add_row(*row)
     Console().print(shown)
 

@@ -7,10 +7,12 @@ t, so its score and its value are sums of entries of tables that the whole batch
 
     score = s (t A + B_i) + constant        value = s (t Vw + Vc_i) + constant
 
-No token of that kind is ever written out. Pictures and text go the ordinary way; `merge` joins the two softmaxes.
+No token of that kind is ever written out. Pictures and text go the ordinary way; `merge` joins the two softmaxes. On a
+GPU `scalar_kernels.py` does what `ScalarAttention` does here, which remains the reference and the way on CPUs.
 """
 
 import functools
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,10 @@ from torch.nn import functional as F  # noqa: N812
 from pac.config import ModelConfig
 from pac.model.perceiver import MLP, Attention, full_precision
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
+
+KERNELS = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it; a benchmark may turn them off
+if KERNELS:
+    from pac.model import scalar_kernels
 
 TABLES_PAY = 150  # nano 32, micro 96: projecting is faster (docs/log.md); tiny 192, XXS 768
 NOTHING = -1e30  # log of no attention at all: finite, so that differences of two such are not NaN
@@ -135,12 +141,16 @@ def read_scalars(
     offset_value = F.linear(offset.to(weight.dtype), weight).unflatten(-1, heads).transpose(0, 1)
     # Alone, a shift cancels in the softmax: its gradient is zero, not absent, which an optimiser would tell apart.
     constant = attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
-    read, log_mass = ScalarAttention.apply(  # type: ignore[no-untyped-call]
-        scale, scalar, direction_score, offset_score, direction_value, offset_value
-    )
+    tables = direction_score, offset_score, direction_value, offset_value
+    attend = scalar_kernels.attend_scalars if use_kernels(offset_value) else ScalarAttention.apply
+    read, log_mass = attend(scale, scalar, *tables)
     some = tokens.mask.any(-1)[:, None, None, None]
     log_mass = (log_mass + shift[:, None]).permute(1, 2, 0)
     return Reading(read.permute(1, 2, 0, 3) + constant * some, log_mass)
+
+
+def use_kernels(like: Tensor) -> bool:
+    return KERNELS and like.is_cuda and like.dtype in (torch.bfloat16, torch.float32)
 
 
 def norm_scale(

@@ -1,0 +1,254 @@
+"""Reading numbers on a GPU: kernels of `pac.model.scalar_kernels` against the compiled PyTorch of `ScalarAttention`.
+
+    python benchmarks/input_attention.py                       # CUDA; all of it takes about a minute
+    python benchmarks/input_attention.py --sections scalars    # or check, tiles, latents
+
+check    relative errors of both against float64, on every eighth row
+scalars  forward, and forward + backward, of both
+tiles    the same of the kernels with other sizes of tiles: which constants to choose
+latents  self-attention of the latents by each of PyTorch's backends, and written out and compiled
+
+Shapes: a Control mixture of 512 windows of 5 observations for XXS, whose tasks have 4 to 26 numbers, 67 to 78, or 223,
+each row padded to 223; and 512 full rows for L. Times are medians of a replayed CUDA graph: no launches in them.
+"""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pac.model import scalar_kernels
+from pac.model.input_attention import ScalarAttention
+
+GAINS, NUMBERS, HEADS, QUERIES = 8, 223, 8, 32
+WIDTHS = {"XXS": 96, "L": 256}
+NAMES = ["read", "log mass", "scale", "direction score", "offset score", "direction value", "offset value"]
+# lines, tokens, warps, stages; tokens, warps, stages, splits
+FORWARD = {
+    "XXS": [(128, 64, 8, 2), (128, 64, 8, 1), (128, 64, 16, 2), (128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)],
+    "L": [(128, 32, 8, 2), (128, 32, 8, 1), (64, 32, 4, 2), (128, 64, 16, 2)],
+}
+BACKWARD = {
+    "XXS": [(64, 4, 2, 16), (64, 4, 1, 16), (64, 4, 2, 8), (64, 4, 2, 32), (64, 8, 2, 16), (128, 8, 2, 16)],
+    "L": [(64, 8, 2, 16), (64, 8, 1, 16), (64, 8, 2, 8), (64, 4, 1, 16)],
+}
+Call = Callable[[], Any]
+console = Console(width=150)
+
+
+def numbers_of_rows(size: str) -> Tensor:
+    """How many numbers each row has; rows of a task stand together."""
+    if size == "L":
+        return torch.full((512,), NUMBERS)
+    small, middle = torch.linspace(4, 26, 23).long(), torch.linspace(67, 78, 5).long()
+    tasks = torch.cat([small, middle, torch.full((4,), NUMBERS)])
+    order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(0))
+    return tasks[order].repeat_interleave(512 * 5 // len(tasks))
+
+
+def make_inputs(size: str, dtype: torch.dtype) -> list[Tensor]:
+    """As `read_scalars` makes them; numbers themselves want no gradient in training."""
+    torch.manual_seed(0)
+    numbers, width, tokens = numbers_of_rows(size).cuda(), WIDTHS[size], NUMBERS * GAINS
+    real = torch.arange(tokens, device="cuda") < numbers[:, None] * GAINS
+    scale = (torch.rand(real.shape, device="cuda") + 0.5) * real
+    scalar = torch.randn(real.shape, device="cuda").tanh() * real
+    shapes = [(HEADS, QUERIES), (HEADS, QUERIES, tokens), (HEADS, width), (HEADS, tokens, width)]
+    tables = [torch.randn(shape, device="cuda") for shape in shapes]
+    made = [scale, scalar, *tables[:2], *(table.to(dtype) for table in tables[2:])]
+    return [x.requires_grad_(i != 1) for i, x in enumerate(made)]
+
+
+def gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Outputs and gradients."""
+    outputs = attend(*inputs)
+    generator = torch.Generator("cuda").manual_seed(1)
+    shape = (*outputs[0].shape[1:3], outputs[0].shape[0], outputs[0].shape[3])  # what was read is used by row
+    pull = torch.randn(shape, device="cuda", generator=generator).bfloat16().to(outputs[0].dtype).permute(2, 0, 1, 3)
+    wanted = [x for x in inputs if x.requires_grad]
+    return [*outputs, *torch.autograd.grad(outputs, wanted, [pull, torch.ones_like(outputs[1])])]
+
+
+def milliseconds(call: Call, repeats: int = 15) -> float:
+    """Median time of a call, captured in a graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    times = []
+    for _ in range(repeats + 2):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    del graph
+    torch.cuda.empty_cache()
+    return sorted(times[2:])[repeats // 2]
+
+
+def both_times(attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[float, float]:
+    """Forward without gradients; forward and backward."""
+    with torch.no_grad():
+        outputs = attend(*inputs)
+        pulls = [torch.ones_like(x) for x in outputs]
+        ahead = milliseconds(lambda: attend(*inputs))
+    wanted = [x for x in inputs if x.requires_grad]
+    return ahead, milliseconds(lambda: torch.autograd.grad(attend(*inputs), wanted, pulls))
+
+
+def reference(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    read, log_mass = ScalarAttention.apply(*inputs)  # type: ignore[no-untyped-call]
+    return read, log_mass
+
+
+def kernel(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    return scalar_kernels.attend_scalars(*inputs)
+
+
+def check(size: str, dtype: torch.dtype) -> Iterator[list[str]]:
+    inputs = make_inputs(size, dtype)
+    inputs[:2] = [x[::8].detach().requires_grad_(x.requires_grad) for x in inputs[:2]]
+    exact = gradients(reference, [x.detach().double().requires_grad_(x.requires_grad) for x in inputs])
+    real = inputs[0] > 0
+    for name, attend in {"PyTorch": reference, "kernel": kernel}.items():
+        found = gradients(attend, inputs)
+        found[2], exact[2] = found[2] * real, exact[2] * real
+        yield [
+            f"{size} {dtype}".replace("torch.", ""),
+            name,
+            *(f"{((x - y).norm() / y.norm()).item():.1e}" for x, y in zip(found, exact, strict=True)),
+        ]
+
+
+def scalars(size: str, dtype: torch.dtype) -> Iterator[list[str]]:
+    inputs, rounds = make_inputs(size, dtype), []
+    compiled = torch.compile(reference, fullgraph=True, dynamic=False)
+    for name, attend in {"PyTorch, compiled": compiled, "kernel": kernel}.items():
+        torch.cuda.reset_peak_memory_stats()
+        ahead, around = both_times(attend, inputs)
+        rounds.append(around)
+        memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f}"
+        yield [f"{size} {dtype}".replace("torch.", ""), name, f"{ahead:.2f}", f"{around:.2f}", memory]
+    yield ["", "times faster", "", f"{rounds[0] / rounds[1]:.1f}", ""]
+
+
+def tiles(size: str) -> Iterator[list[str]]:
+    """Forward sizes first, then backward sizes behind the first of the forward ones."""
+    inputs, width = make_inputs(size, torch.bfloat16), {"XXS": 128, "L": 256}[size]
+    usual = scalar_kernels.BLOCKS[width]
+    with torch.no_grad():
+        for lines, tokens, warps, stages in FORWARD[size]:
+            tried = dataclasses.replace(usual, lines=lines, tokens=tokens, warps=warps, stages=stages)
+            yield [size, "forward", str((lines, tokens, warps, stages)), _with(width, tried, lambda: kernel(*inputs))]
+    wanted = [x for x in inputs if x.requires_grad]
+    outputs = kernel(*inputs)
+    pulls = [torch.ones_like(x) for x in outputs]
+    del outputs
+    for tokens, warps, stages, splits in BACKWARD[size]:
+        tried = dataclasses.replace(usual, back_tokens=tokens, back_warps=warps, back_stages=stages, splits=splits)
+        call = lambda: torch.autograd.grad(kernel(*inputs), wanted, pulls)  # noqa: E731
+        yield [size, "both", str((tokens, warps, stages, splits)), _with(width, tried, call)]
+
+
+def _with(width: int, tried: scalar_kernels.Blocks, call: Call) -> str:
+    usual = scalar_kernels.BLOCKS[width]
+    scalar_kernels.BLOCKS[width] = tried
+    try:
+        return f"{milliseconds(call):.2f}"
+    except Exception as error:  # such as tiles for which the chip has no room: the others are still worth knowing
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    finally:
+        scalar_kernels.BLOCKS[width] = usual
+
+
+def latents() -> Iterator[list[str]]:
+    """(2560, 8, 32, 96), heads split and joined as in `perceiver.Attention`."""
+    rows, width = 2560, HEADS * WIDTHS["XXS"]
+    inputs = [torch.randn(rows, QUERIES, width, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
+
+    def split(*inputs: Tensor) -> list[Tensor]:
+        return [x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in inputs]
+
+    def by_backend(*inputs: Tensor) -> tuple[Tensor]:
+        query, key, value = split(*inputs)
+        return (F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2),)
+
+    def written_out(*inputs: Tensor) -> tuple[Tensor]:
+        query, key, value = split(*inputs)
+        weight = (query * query.shape[-1] ** -0.5 @ key.mT).softmax(-1)
+        return ((weight @ value).transpose(1, 2).flatten(2),)
+
+    for backend in (
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.MATH,
+    ):
+        with sdpa_kernel(backend):
+            yield _latents_row(backend.name, by_backend, inputs)
+    yield _latents_row("PyTorch's choice", by_backend, inputs)
+    yield _latents_row("written out, compiled", torch.compile(written_out, dynamic=False), inputs)
+
+
+def _latents_row(name: str, attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> list[str]:
+    try:
+        ahead, around = both_times(attend, inputs)
+    except RuntimeError as error:  # a backend that does not take these shapes
+        return [name, str(error).splitlines()[0][:80], ""]
+    return [name, f"{ahead:.3f}", f"{around:.3f}"]
+
+
+def show(title: str, columns: Sequence[str], rows: Iterator[list[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", nargs="+", default=["check", "scalars", "tiles", "latents"])
+    parser.add_argument("--sizes", nargs="+", default=["XXS", "L"], choices=list(WIDTHS))
+    parser.add_argument("--float32", action="store_true", help="scalars in float32 too, where products are slow")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/input_attention.py: expected a CUDA device, found none.")
+    started = time.time()
+    share = numbers_of_rows("XXS").float().mean() / NUMBERS
+    console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; XXS: {share:.0%} of tokens are real")
+    dtypes = [torch.bfloat16, *([torch.float32] if args.float32 else [])]
+    for name in args.sections:
+        for size in args.sizes:
+            if name == "check":
+                for dtype in (torch.bfloat16, torch.float32):
+                    show("relative error against float64", ["", "", *NAMES], check(size, dtype))
+            if name == "scalars":
+                for dtype in dtypes:
+                    show("ms", ["", "", "forward", "forward + backward", "peak GB"], scalars(size, dtype))
+            if name == "tiles":
+                show("ms of the kernels by tiles", ["", "", "sizes", "ms"], tiles(size))
+        if name == "latents":
+            show("ms of the latents' self-attention", ["", "forward", "forward + backward"], latents())
+    console.print(f"{time.time() - started:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
