@@ -70,8 +70,8 @@ def recipe(data: Path, setting: dict[str, Any]) -> dict[str, Any]:
         "machine": setting.get("machine", {}),
         "proprio_noise": setting.get("proprio_noise", 0.1),
         "mixture": {
-            "batch_size": setting.get("batch", 32),
-            "window": setting.get("window", 9),
+            "batch_size": setting.get("batch", 16),
+            "window": setting.get("window", 17),
             "defaults": defaults,
             "groups": [{"name": "poor", "weight": 1, "datasets": datasets}],
         },
