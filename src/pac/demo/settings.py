@@ -49,7 +49,7 @@ WORLDS = (
         max_steps=250,
         stop_at_success=False,
         imitation_weight=0.9,
-        experts={"control/cartpole.balance": 249.0},
+        experts={"control/cartpole.balance": 246.2},
     ),
 )
 
@@ -64,7 +64,7 @@ class Settings:
     trials: int  # of each task and method
 
 
-FULL = {"episodes": 100, "steps": 1000, "trials": 40}
+FULL = {"episodes": 100, "steps": 1000, "trials": 50}
 QUICK = {"episodes": 40, "steps": 250, "trials": 20}
 
 
