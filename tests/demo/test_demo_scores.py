@@ -70,11 +70,11 @@ def test_differences_are_paired() -> None:
 def test_words_say_who_is_ahead_and_where_cloning_is() -> None:
     made = found.score_methods(records()) | {LOG: found.score_methods(records({"data": 0.3}))["data"]}
     lines = found.findings(made)
-    assert lines[0].startswith("PAC, pooled: above filtered BC and above BC+Q")
+    assert lines[0].startswith("PAC: its pooled interval is above filtered BC's and above BC+Q's.")
     assert len(lines) == 2
     worse = found.score_methods(records(SUCCESS | {"PAC": 0.4})) | {LOG: made[LOG]}
     lines = found.findings(worse)
-    assert "not clearly above filtered BC" in lines[0]
+    assert "not clearly above filtered BC's and above BC+Q's" in lines[0]
     assert [line.partition(":")[0] for line in lines[2:]] == TASKS
 
 

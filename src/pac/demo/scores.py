@@ -16,7 +16,7 @@ from rich.table import Table
 from pac import look
 from pac.collect import folder_name
 from pac.data.episodes import Dataset
-from pac.demo.settings import CLONING, FILTERED, LOG, METHODS, PACQ, PACV, WORLDS, Settings
+from pac.demo.settings import CLONING, LOG, METHODS, PACQ, PACV, WORLDS, Settings
 from pac.demo.steps import run_folder, trials_file
 from pac.evaluate import Estimate, Record, best
 from pac.evaluate.records import by_actor
@@ -96,29 +96,31 @@ def findings(scores: Mapping[str, Scores]) -> list[str]:
     """What the table shows, in words; also where cloning wins."""
     made, lines = {name: rows(values) for name, values in scores.items()}, []
     for method in (PACQ, PACV):
-        ahead = {other: made[method]["pooled"].low - made[other]["pooled"].high for other in CLONING}
-        words = [f"{'above' if gap > 0 else 'not clearly above'} {other}" for other, gap in ahead.items()]
+        apart = {other: made[method]["pooled"].low > made[other]["pooled"].high for other in CLONING}
+        words = [f"{'above' if above else 'not clearly above'} {other}'s" for other, above in apart.items()]
         paired = [f"{show(difference(scores[method], scores[other]))} to {other}" for other in CLONING]
         lines.append(
-            f"{method}, pooled: {' and '.join(words)} (intervals apart or not). Difference from the same states: "
+            f"{method}: its pooled interval is {' and '.join(words)}. Differences over the same initial states: "
             f"{', '.join(paired)}."
         )
     for task in scores[PACQ]:
         clone = max(CLONING, key=lambda name: made[name][task].mean)
         if made[clone][task].mean > made[PACQ][task].mean:
             sure = "surely" if made[clone][task].low > made[PACQ][task].high else "within the intervals"
-            lines.append(f"{task}: {clone} is ahead of PAC, {sure}. {why(task, clone, made)}")
+            lines.append(f"{task}: {clone} is ahead of PAC, {sure}. {why(task, made[LOG][task].mean)}")
     return lines
 
 
-def why(task: str, clone: str, made: Mapping[str, Mapping[str, Estimate]]) -> str:
-    """What the numbers can say of it."""
-    data = made[LOG][task].mean
-    if clone == FILTERED and task not in EXPERTS:
-        return f"{data:.0f}% of its episodes succeed, and what these do is worth cloning."
+def why(task: str, data: float) -> str:
+    """What the numbers can say of it; the rest is a guess, and called one."""
+    if task in EXPERTS:
+        return (
+            f"The data itself scores {data:.0f}. A guess: the planner that made it acts with much noise, so that one "
+            "action tells little of what follows, and a critic of so few updates errs by more than it can gain."
+        )
     return (
-        f"The data itself scores {data:.0f}: there cloning loses little, and a critic of so few updates errs by more "
-        "than that."
+        f"{data:.0f}% of its logged episodes succeed. A guess: these hold enough good steps to be cloned, and after so "
+        "few updates the critic does not rank actions well enough here."
     )
 
 

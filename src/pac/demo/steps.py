@@ -2,7 +2,10 @@
 
 import argparse
 import multiprocessing as mp
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,6 +27,7 @@ from pac.evaluate.report import Report
 from pac.logs import make_console
 from pac.recipe import parse_recipe
 from pac.rollout import jobs_of
+from pac.rollout.crew import Crew
 from pac.run import CONFIG, RunDirectory, read_metrics
 from pac.train import Run
 
@@ -94,10 +98,20 @@ def run_folder(folder: Path, method: str) -> Path:
 
 
 def train_lane(methods: Sequence[str], settings: Settings, folder: Path) -> None:
+    os.setpgrp()  # Ctrl-C is for who started us: told twice, a run does not save
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     for method in methods:
         if train_one(method, settings, folder).interrupted is not None:
             sys.exit(1)
+
+
+def end_with_parent() -> None:
+    """However that ends: a lane left behind would keep its folder locked."""
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def train_one(method: str, settings: Settings, folder: Path) -> Run:
@@ -135,12 +149,14 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
         experts=experts.TABLE,
     )
     report, jobs = Report(args, actors, args.tasks), jobs_of(args.tasks, args.trials, seed=args.seed)
-    options = {"workers": 2, "max_steps": args.max_steps, "stop_at_success": args.stop_at_success, "cameras": ()}
+    options: dict[str, Any] = {"workers": 2, "max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Journal(trials_file(folder, world), report.settings) as journal,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        Crew() as crew,
     ):
+        options |= {"cameras": (), "crew": crew}
         for actor in actors:
             todo = [job for job in jobs if key(actor.label, job) not in journal.records]
             name = f"try {actor.label}, {world.name}"
