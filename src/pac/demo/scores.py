@@ -178,12 +178,13 @@ def write_page(settings: Settings, folder: Path, scores: Mapping[str, Scores], c
     intro = (
         f"<p>{settings.episodes} episodes of each task were made by {' and '.join(made)}: the driver does the right "
         "thing for a few steps, then holds the stick the wrong way round, stands still or wants something else. One "
-        f"model of size nano a method, {settings.steps:,} updates each, the same batches, the same rates. Filtered BC "
-        "clones the successes; of tasks without success the best quarter by return. Trials are as long as the logged "
-        f"episodes; 100% is the planner's return in that time with all its samples ({known}).</p>{shown}"
+        f"model of size nano a method for all tasks, {settings.steps:,} updates of equal size each. Filtered BC clones "
+        "the successes; of tasks without success the best quarter by return. Trials are as long as the logged episodes "
+        f"and draw their actions; 100% is the planner's return in that time with all its samples ({known}).</p>{shown}"
         + "".join(f"<p>{html.escape(line)}</p>" for line in findings(scores))
         + '<p class="soft">Tasks weigh the same. Intervals are about other trials of these trainings, not about '
-        "another seed.</p>"
+        "another seed. Returns of Meta-World below are of trials that end at success: a smaller one is not a worse one."
+        "</p>"
     )
     sources = [trials_file(folder, world) for world in WORLDS]
     runs = [f"{method}={run_folder(folder, method)}" for method in METHODS]

@@ -136,7 +136,9 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
         for m in METHODS
     ]
     args = argparse.Namespace(
-        actor=[f"{actor.label}={actor.text}" for actor in actors],
+        actor=[
+            f"{actor.label}={METHODS[actor.label]}" for actor in actors
+        ],  # as seen from the demo's folder: it may move
         tasks=list(world.tasks),
         trials=settings.trials,
         seed=TRIAL_SEED,
@@ -149,6 +151,8 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
         experts=experts.TABLE,
     )
     report, jobs = Report(args, actors, args.tasks), jobs_of(args.tasks, args.trials, seed=args.seed)
+    for label, about in report.settings["actors"].items():
+        about["checkpoint"] = METHODS[label]
     options: dict[str, Any] = {"workers": 2, "max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
