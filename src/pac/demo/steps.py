@@ -26,8 +26,7 @@ from pac.evaluate.records import Journal, record
 from pac.evaluate.report import Report
 from pac.logs import make_console
 from pac.recipe import parse_recipe
-from pac.rollout import jobs_of
-from pac.rollout.crew import Crew
+from pac.rollout import Crew, jobs_of
 from pac.run import CONFIG, RunDirectory, read_metrics
 from pac.train import Run
 
