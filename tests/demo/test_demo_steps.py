@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from pac.demo.cli import make
 from pac.demo.settings import FULL, METHODS, QUICK, WORLDS, Settings, claim, recipe
 from pac.recipe import parse_recipe
 
-SMALL = Settings(seed=3, episodes=6, steps=20, trials=1)
+SMALL = Settings(seed=3, tasks=3, episodes=6, steps=20, batch=16, trials=1)
 TASKS = [task for world in WORLDS for task in world.tasks]
 
 
@@ -44,7 +44,7 @@ def test_a_folder_holds_one_demo(tmp_path: Path) -> None:
     claim(tmp_path, SMALL)
     claim(tmp_path, SMALL)
     with pytest.raises(ValueError, match="found other steps, recipes"):
-        claim(tmp_path, Settings(seed=3, episodes=6, steps=21, trials=1))
+        claim(tmp_path, replace(SMALL, steps=21))
 
 
 def test_a_seed_must_be_a_number_of_0_or_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_a_worker_that_died_in_between_is_replaced(pids: list[int], caplog: pyte
 def test_an_environment_in_use_is_not_what_makes_room_for_others() -> None:
     """Of many tasks, the first is played again while others come and go."""
     names = ("pendulum.swingup", "cartpole.balance", "cartpole.swingup", "point_mass.easy", "reacher.easy")
-    tasks = [f"control/{name}" for name in (*names, "reacher.hard", "ball_in_cup.catch", "acrobot.swingup")]
+    tasks = [f"control/{name}" for name in (*names, "finger.spin", "ball_in_cup.catch", "acrobot.swingup")]
     worker = Worker(Setup(max_steps=1))
 
     def play(group: int, task: str, is_behaviour: bool = True) -> Answer:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from pac.demo import scores as found
-from pac.demo.settings import FULL, LOG, QUICK, WORLDS, Settings, claim
+from pac.demo.settings import FULL, LOG, QUICK, Settings, claim
 from pac.demo.steps import make_data, train, try_all
 from pac.evaluate.records import write_json
 
@@ -53,9 +53,9 @@ def make(settings: Settings, folder: Path, console: Console, command: str = "") 
     clock.append(time.perf_counter())
     train(settings, folder, console)
     clock.append(time.perf_counter())
-    records = [entry for world in WORLDS for entry in try_all(world, settings, folder, console)]
+    records = [entry for world in settings.worlds for entry in try_all(world, settings, folder, console)]
     clock.append(time.perf_counter())
-    scores = {LOG: found.score_data(folder / "data")} | found.score_methods(records)
+    scores = {LOG: found.score_data(folder / "data", settings)} | found.score_methods(records)
     console.print(found.table(scores, settings.episodes, settings.trials))
     for line in found.findings(scores):
         console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -50,10 +50,10 @@ def score_methods(records: Sequence[Record]) -> dict[str, Scores]:
     return made
 
 
-def score_data(folder: Path) -> Scores:
+def score_data(folder: Path, settings: Settings) -> Scores:
     """Of the logged episodes, which are as long as a trial."""
     made = {}
-    for task in (task for world in WORLDS for task in world.tasks):
+    for task in (task for world in settings.worlds for task in world.tasks):
         index = Dataset(folder / folder_name(task)).index
         pairs = zip(index["success"], index["return"], strict=True)
         made[task] = np.array([score(task, bool(success > 0), float(total)) for success, total in pairs])
@@ -64,8 +64,8 @@ def rows(scores: Scores) -> dict[str, Estimate]:
     """Each task, each suite, and all of them."""
     made = {task: _task(task, values) for task, values in scores.items()}
     for world in WORLDS:
-        if len(world.tasks) > 1:
-            made[f"pooled, {world.name}"] = _pooled([scores[task] for task in world.tasks])
+        known = [scores[task] for task in world.tasks if task in scores]
+        made |= {f"pooled, {world.name}": _pooled(known)} if len(known) > 1 else {}
     return made | {"pooled": _pooled(list(scores.values()))}
 
 
@@ -173,7 +173,7 @@ def write_page(settings: Settings, folder: Path, scores: Mapping[str, Scores], c
     pooled = len(cells) - len(scores[PACQ])
     caption = f"Success, or percent of expert <span>{settings.trials} trials a task, mean [95%]</span>"
     shown = look.table(["task", *map(html.escape, scores)], cells, caption=caption, pooled=pooled)
-    made = [f"<code>{html.escape(w.behaviour)}</code> ({w.name}, {w.max_steps} steps)" for w in WORLDS]
+    made = [f"<code>{html.escape(w.behaviour)}</code> ({w.name}, {w.max_steps} steps)" for w in settings.worlds]
     known = ", ".join(f"{task} {value:g}" for task, value in EXPERTS.items())
     intro = (
         f"<p>{settings.episodes} episodes of each task were made by {' and '.join(made)}: the driver does the right "
@@ -186,7 +186,7 @@ def write_page(settings: Settings, folder: Path, scores: Mapping[str, Scores], c
         "another seed. Returns of Meta-World below are of trials that end at success: a smaller one is not a worse one."
         "</p>"
     )
-    sources = [trials_file(folder, world) for world in WORLDS]
+    sources = [trials_file(folder, world) for world in settings.worlds]
     runs = [f"{method}={run_folder(folder, method)}" for method in METHODS]
     return write_report(
         [*sources, *runs], folder / "page.html", title="Learning from poor data", intro_html=intro, command=command

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,19 @@ class Settings:
     """What decides the numbers, apart from the code."""
 
     seed: int
+    tasks: int  # of each world, the last so many
     episodes: int  # of each task
     steps: int  # updates of each method
+    batch: int  # windows in an update
     trials: int  # of each task and method
 
+    @property
+    def worlds(self) -> tuple[World, ...]:
+        return tuple(replace(world, tasks=world.tasks[-self.tasks :]) for world in WORLDS)
 
-FULL = {"episodes": 100, "steps": 1000, "trials": 50}
-QUICK = {"episodes": 40, "steps": 250, "trials": 20}
+
+FULL = {"tasks": 3, "episodes": 100, "steps": 1000, "batch": 32, "trials": 50}
+QUICK = {"tasks": 1, "episodes": 80, "steps": 500, "batch": 16, "trials": 30}
 
 
 def recipe(method: str, settings: Settings) -> dict[str, Any]:
@@ -76,7 +82,7 @@ def recipe(method: str, settings: Settings) -> dict[str, Any]:
         {"name": task, "path": folder_name(task)}
         | ({"success_only": False, "return_quantile": 0.75} if method == FILTERED and world.experts else {})
         | ({"imitation_weight": world.imitation_weight} if method == PACQ else {})
-        for world in WORLDS
+        for world in settings.worlds
         for task in world.tasks
     ]
     return {
@@ -87,7 +93,7 @@ def recipe(method: str, settings: Settings) -> dict[str, Any]:
         "objective": {"method": METHODS[method], "discount": 0.95} | ({"epsilon": 0.2} if method == PACQ else {}),
         "optimiser": {"peak_rate": 1e-3},
         "mixture": {
-            "batch_size": 32,
+            "batch_size": settings.batch,
             "window": 9,
             "groups": [{"name": "demo", "weight": 1, "datasets": datasets}],
         },
@@ -111,7 +117,7 @@ def claim(folder: Path, settings: Settings) -> None:
 
 
 def described(settings: Settings) -> dict[str, Any]:
-    made: dict[str, Any] = asdict(settings) | {"worlds": [asdict(world) for world in WORLDS]}
+    made: dict[str, Any] = asdict(settings) | {"worlds": [asdict(world) for world in settings.worlds]}
     made["recipes"] = {method: recipe(method, settings) for method in METHODS}
     plain: dict[str, Any] = json.loads(json.dumps(made))
     return plain

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pac.collect import Folder, collect, folder_name, summary
 from pac.collect import Settings as CollectSettings
-from pac.demo.settings import LANES, METHODS, TRIAL_SEED, WORLDS, Settings, World, recipe
+from pac.demo.settings import LANES, METHODS, TRIAL_SEED, Settings, World, recipe
 from pac.evaluate import Record, experts
 from pac.evaluate.plan import Contestant
 from pac.evaluate.play import key, trials_of
@@ -33,7 +33,7 @@ from pac.train import Run
 
 def make_data(settings: Settings, folder: Path, console: Console) -> None:
     """`pac collect`; what is there already stays."""
-    for world in WORLDS:
+    for world in settings.worlds:
         places = [
             Folder(
                 folder / folder_name(task),
