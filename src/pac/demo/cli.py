@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seed", type=int, default=1, help="of the data and of training (default: 1)")
-    parser.add_argument("--quick", action="store_true", help="about two minutes: one task of each suite, and wider intervals")
+    parser.add_argument("--quick", action="store_true", help="one task of each suite, wider intervals: two minutes")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="where all of it goes (default: runs/demo)")
     parser.set_defaults(run=run)
 
