@@ -10,12 +10,12 @@ LAYERS = [
     {"behaviours", "envs", "model"},
     {"objectives", "data"},
     {"distributed", "policy", "recipe", "rollout", "run"},
-    {"collect", "demo", "evaluate", "logs", "optim", "report", "scaling"},
+    {"collect", "evaluate", "logs", "optim", "report", "scaling"},
     {"ingredients", "update"},
     {"blame"},
     {"train"},
     {"launch"},
-    {"improve", "study"},
+    {"demo", "improve", "study"},
     {"cli"},
 ]
 ROOT = Path(pac.__file__).parent

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 
 import pac
-from pac import collect, demo, launch
+from pac import collect, launch
 from pac.data import inspect, mixture, transfer
+from pac.demo import cli as demo
 from pac.envs import listing
 from pac.evaluate import cli as evaluate
 from pac.improve import cli as improve

@@ -35,6 +35,17 @@ def test_slow_takes_a_share_of_the_way_from_standing_still() -> None:
     assert (moods == MOODS.index("slow")).all()
 
 
+def test_backwards_mirrors_in_the_middle_of_the_bounds_and_comes_only_when_asked_for() -> None:
+    env = still_world()
+    env.task.action_low = (0.5, -1.0)
+    actions, moods = play(Faults(Ones(), backwards=1.0), 3, env=env)
+    high = env.task.action_high
+    np.testing.assert_allclose(actions, [[0.5 + high[0] - 1, -1.0 + high[1] - 1]] * 3)
+    assert (moods == MOODS.index("backwards")).all()
+    assert "backwards" not in fill_shares({}, True) | fill_shares({}, False)
+    assert fill_shares({"clean": 0.4, "backwards": 0.4}, False)["slow"] == pytest.approx(0.2 * 0.25)
+
+
 def test_standing_still_respects_bounds_that_exclude_zero() -> None:
     env = still_world()
     env.task.action_low = (0.5, -1.0)

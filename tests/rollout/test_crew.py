@@ -9,7 +9,9 @@ from rollout.actors import Swaying, assert_same
 from rollout.processes import alive
 from rollout.worlds import POINT
 
-from pac.rollout import Crew, jobs_of, rollout
+from pac.rollout import Crew, Job, jobs_of, rollout
+from pac.rollout.messages import Answer, Setup, Start, Turn
+from pac.rollout.worker import Worker
 
 JOBS, MORE = jobs_of([POINT], 5), jobs_of([POINT], 7, seed=1)
 
@@ -59,3 +61,18 @@ def test_a_worker_that_died_in_between_is_replaced(pids: list[int], caplog: pyte
         found = list(rollout(Swaying(), MORE, workers=1, crew=crew))
     assert "SIGKILL" in caplog.text
     assert_same(found, list(rollout(Swaying(), MORE, workers=0)))
+
+
+def test_an_environment_in_use_is_not_what_makes_room_for_others() -> None:
+    """Of many tasks, the first is played again while others come and go."""
+    names = ("pendulum.swingup", "cartpole.balance", "cartpole.swingup", "point_mass.easy", "reacher.easy")
+    tasks = [f"control/{name}" for name in (*names, "finger.spin", "ball_in_cup.catch", "acrobot.swingup")]
+    worker = Worker(Setup(max_steps=1))
+
+    def play(group: int, task: str, is_behaviour: bool = True) -> Answer:
+        return worker.handle(Turn(group, None, (Start(group, Job(task, 0, 0), 0, "random", is_behaviour),)))
+
+    answers = [play(0, task) for task in tasks[:5]] + [play(1, tasks[0], is_behaviour=False)]
+    answers += [play(0, task) for task in tasks[5:]]
+    worker.close()
+    assert [answer.failure for answer in answers] == [None] * len(answers)

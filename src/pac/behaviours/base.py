@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-MOODS = ("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform")  # place = number in labels
+# A mood's place is its number in labels.
+MOODS = ("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform", "backwards")
 CLEAN = {"mood": 0.0}
 
 

@@ -35,6 +35,7 @@ class Faults(Wrapper):
         hesitate: float | None = None,
         other_skill: float | None = None,
         slow: float | None = None,
+        backwards: float | None = None,
         switch: Span | None = None,  # a new mood every so many steps; None: one an episode
         offset: Range = (0.1, 0.2),  # metres, horizontally: how far off a wrong goal lies
         after: Span | None = None,  # steps before it stops short: 5-45 for scripts (they need 50-100), else 50-500
@@ -50,6 +51,7 @@ class Faults(Wrapper):
             "hesitate": hesitate,
             "other-skill": other_skill,
             "slow": slow,
+            "backwards": backwards,
         }
         self.script = script_of(inner)
         self.shares = fill_shares({k: v for k, v in given.items() if v is not None}, self.script is not None)
@@ -91,6 +93,8 @@ class Faults(Wrapper):
         self.age, self.remaining = self.age + 1, self.remaining - 1
         if active and self.mood in ("stop-short", "hesitate"):
             return self.limit(self.still)
+        if self.mood == "backwards":  # a stick held the wrong way round: from the middle of the bounds, mirrored
+            return self.limit(self.bounds[0] + self.bounds[1] - action)
         if self.mood == "slow":
             return self.limit(self.still + self.pace * (action - self.still))
         return action

@@ -96,8 +96,10 @@ class Worker:
         return f"{self.at.job}, at its start" if self.at else "before its first episode"
 
     def _environment(self, task: str) -> Any:
-        if free := self.free.get(task):
-            return free.pop()
+        if free := self.free.pop(task, []):
+            env = free.pop()
+            self.free |= {task: free} if free else {}  # what is empty is not there: `_leave` takes from the first
+            return env
         return envs.make(task, cameras=self.setup.cameras, max_steps=self.setup.max_steps)
 
     def _leave(self, running: Running) -> None:
