@@ -1,6 +1,5 @@
 """The steps: collect, train, try. Each takes up what is in the folder already."""
 
-import argparse
 import multiprocessing as mp
 import os
 import signal
@@ -16,42 +15,32 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pac.collect import Folder, collect, folder_name, summary
-from pac.collect import Settings as CollectSettings
 from pac.demo.settings import LANES, METHODS, TRIAL_SEED, Settings, World, recipe
-from pac.evaluate import Record, experts
+from pac.evaluate import Record
 from pac.evaluate.plan import Contestant
 from pac.evaluate.play import key, trials_of
 from pac.evaluate.records import Journal, record
-from pac.evaluate.report import Report
+from pac.evaluate.report import Report, Request
+from pac.ingredients import collect_data
 from pac.logs import make_console
 from pac.recipe import parse_recipe
 from pac.rollout import Crew, jobs_of
 from pac.run import CONFIG, RunDirectory, read_metrics
+from pac.sections import CollectConfig
 from pac.train import Run
 
 
 def make_data(settings: Settings, folder: Path, console: Console) -> None:
     """`pac collect`; what is there already stays."""
     for world in settings.worlds:
-        places = [
-            Folder(
-                folder / folder_name(task),
-                CollectSettings(
-                    task=task,
-                    behaviours=(world.behaviour,),
-                    weights=(1.0,),
-                    seed=settings.seed,
-                    max_steps=world.max_steps,
-                ),
-            )
-            for task in world.tasks
-        ]
-        if any(place.num_before < settings.episodes for place in places):
-            console.print(f"Making {settings.episodes} episodes each of {', '.join(world.tasks)}: {world.behaviour}")
-            collect(places, world.behaviour, settings.episodes, console=console, workers=2)
-        for place in places:
-            console.print(summary(place.path), soft_wrap=True, markup=False, highlight=False)
+        wanted = CollectConfig(
+            tasks=world.tasks,
+            behaviour=world.behaviour,
+            episodes=settings.episodes,
+            max_steps=world.max_steps,
+            seed=settings.seed,
+        )
+        collect_data(wanted, folder, console, workers=2)
 
 
 def train(settings: Settings, folder: Path, console: Console) -> None:
@@ -134,25 +123,18 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
         Contestant(label=m, text=str(run_folder(folder, m)), is_checkpoint=True, sampling="sample", best_of=1)
         for m in METHODS
     ]
-    args = argparse.Namespace(
-        actor=[
-            f"{actor.label}={METHODS[actor.label]}" for actor in actors
-        ],  # as seen from the demo's folder: it may move
-        tasks=list(world.tasks),
+    request = Request(
+        actor=tuple(f"{m}={METHODS[m]}" for m in METHODS),  # as seen from the demo's folder: it may move
+        tasks=world.tasks,
         trials=settings.trials,
         seed=TRIAL_SEED,
-        sampling=["sample"],
-        best_of=[1],
-        cameras=[],
         max_steps=world.max_steps,
         stop_at_success=world.stop_at_success,
-        bootstrap=False,
-        experts=experts.TABLE,
     )
-    report, jobs = Report(args, actors, args.tasks), jobs_of(args.tasks, args.trials, seed=args.seed)
+    report, jobs = Report(request, actors, world.tasks), jobs_of(world.tasks, request.trials, seed=request.seed)
     for label, about in report.settings["actors"].items():
         about["checkpoint"] = METHODS[label]
-    options: dict[str, Any] = {"workers": 2, "max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
+    options: dict[str, Any] = {"workers": 2, "max_steps": world.max_steps, "stop_at_success": world.stop_at_success}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Journal(trials_file(folder, world), report.settings) as journal,
