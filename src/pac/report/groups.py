@@ -25,6 +25,7 @@ from pac.report.sources import Evaluation, Run, table
 # Settings in which the seeds of one method may differ: where things lie, and what does not change what is learned.
 IGNORED = ("seed", "start", "checkpoint", "evaluation", "machine", "collect.workers", "collect.seed")
 _SEED = re.compile(r"(.+?)[\s,_.-]+seed[\s_=-]*(\d+)$", re.IGNORECASE)
+ENDED = "ended at success"  # of episodes, among the rules
 FEW_KEYS = 2  # that name a method apart from its siblings; beyond, its folder does
 
 
@@ -177,7 +178,7 @@ def rules_of(evaluation: Evaluation) -> str:
     settings = evaluation.settings
     limit = settings.get("max_steps")
     parts = [f"at most {limit} steps"] if limit is not None else []
-    return ", ".join([*parts, *(["ended at success"] if settings.get("stop_at_success") else [])])
+    return ", ".join([*parts, *([ENDED] if settings.get("stop_at_success") else [])])
 
 
 def _origin(actor: Mapping[str, Any], origins: dict[str, Run], prints: dict[str, str | None]) -> Run | None:

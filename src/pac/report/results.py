@@ -13,7 +13,7 @@ from pac.evaluate.summary import ALL, Estimate, Row, Summary, best
 from pac.evaluate.tables import METRICS, grids, show
 from pac.intervals import stratified_bootstrap
 from pac.report import charts
-from pac.report.groups import Contest
+from pac.report.groups import ENDED, Contest
 
 Colours = Mapping[str, int]
 UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
@@ -81,6 +81,7 @@ def estimate(metric: str, summary: Summary, place: str) -> Estimate | None:
 
 def metric_table(metric: str, contest: Contest, marks: Mapping[str, str]) -> str:
     title = METRICS[metric][0]
+    cut_short = metric == "return" and ENDED in contest.rules  # the sooner, the smaller: none of them is the best
     rows, pooled, methods = [], 0, dict[str, None]()
     for place, name in places(contest.pooled).items():
         estimates = {group: estimate(metric, summary, place) for group, summary in contest.pooled.items()}
@@ -89,7 +90,7 @@ def metric_table(metric: str, contest: Contest, marks: Mapping[str, str]) -> str
             continue
         pooled += name != place
         methods |= dict.fromkeys(entry.method for entry in known)
-        top = best(estimates)
+        top = set[str]() if cut_short else best(estimates)
         trials = sorted({s.rows[place].trials for s in contest.pooled.values() if place in s.rows})
         cells = [_cell(metric, contest, group, place, entry, group in top) for group, entry in estimates.items()]
         rows.append([html.escape(name), "/".join(f"{n:,}" for n in trials), *cells])
@@ -98,7 +99,8 @@ def metric_table(metric: str, contest: Contest, marks: Mapping[str, str]) -> str
     header = ["task", "trials"] + [
         html.escape(group) + (f"<sup>{marks[group]}</sup>" if group in marks else "") for group in contest.pooled
     ]
-    caption = f"{html.escape(title)} <span>95%: {html.escape('; '.join(methods))}</span>"
+    remark = " Until success: a smaller one is not a worse one." if cut_short else ""
+    caption = f"{html.escape(title)} <span>95%: {html.escape('; '.join(methods))}.{remark}</span>"
     return look.table(header, rows, caption=caption, pooled=pooled)
 
 
