@@ -10,6 +10,7 @@ Tiles are powers of two, and 96, the width of XXS' heads, is not: a head is cut 
 There are no atomic operations: the same input gives the same bits. Scores are in bits (times log2 e), as exp2 wants.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, no_type_check
 
@@ -20,24 +21,28 @@ from jaxtyping import Float
 from torch import Tensor
 
 LOG2E = tl.constexpr(1.4426950408889634)
-MOST_TOKENS, MOST_WIDTH = 64, 256  # what fits in the registers of a program
+MOST_TOKENS, MOST_WIDTH = 64, 256
+MOST_BYTES = 2**17  # of a head's queries, keys, values and gradient, padded: they are on the chip together
 
 
 @dataclass(frozen=True)
 class Tiles:
-    part: int  # of a head's width, at most: a power of two, 16 at least
+    part: int  # of a head's width: a power of two, 16 at least
     heads: int  # of a row that a program walks, at most
-    warps: int
+    warps: int  # up to 32 tokens; 4 at least for more
     stages: int  # with 2 or more, and several heads, the next one is loaded meanwhile
 
 
-# Forward, backward, by the largest width of a head. float32 products run on the ordinary cores, from registers.
+# Forward and backward, by the largest width of a head. Compiled for an H200, none spills registers.
 TILES = {
-    64: (Tiles(64, 1, 2, 1), Tiles(64, 1, 2, 1)),
-    128: (Tiles(64, 1, 2, 1), Tiles(64, 1, 4, 1)),
-    256: (Tiles(64, 1, 4, 1), Tiles(64, 1, 8, 1)),
+    48: (Tiles(16, 1, 1, 1), Tiles(16, 1, 1, 1)),
+    64: (Tiles(64, 1, 1, 1), Tiles(64, 1, 2, 1)),
+    96: (Tiles(32, 1, 1, 1), Tiles(32, 1, 2, 1)),
+    128: (Tiles(64, 1, 2, 1), Tiles(64, 1, 2, 1)),
+    160: (Tiles(32, 1, 2, 1), Tiles(32, 1, 4, 1)),
+    256: (Tiles(64, 1, 2, 1), Tiles(64, 1, 4, 1)),
 }
-FULL = (Tiles(32, 1, 4, 1), Tiles(32, 1, 8, 1))
+FULL = (Tiles(32, 1, 8, 1), Tiles(32, 1, 8, 1))  # float32: its products run on the ordinary cores
 
 
 @triton.jit
@@ -73,7 +78,7 @@ def _write(target, at, real, weight, parts, D: tl.constexpr, PART: tl.constexpr,
 
 @triton.jit
 @no_type_check
-def _forward(
+def _attention_forward(
     query, key, value, read,
     H: tl.constexpr, Q: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
     QUERIES: tl.constexpr, TOKENS: tl.constexpr, PART: tl.constexpr, HEADS: tl.constexpr, PRECISION: tl.constexpr,
@@ -88,13 +93,13 @@ def _forward(
         score = _products(q, k, QUERIES, TOKENS, PRECISION) * (LOG2E * D**-0.5)
         score = tl.where((token < T)[None], score, float("-inf"))
         weight = tl.exp2(score - tl.max(score, 1)[:, None])
-        weight = weight / tl.sum(weight, 1)[:, None]
+        weight *= (1 / tl.sum(weight, 1))[:, None]
         _write(read, at_line, line < Q, weight, v, D, PART, PRECISION)
 
 
 @triton.jit
 @no_type_check
-def _backward(
+def _attention_backward(
     query, key, value, pull, grad_query, grad_key, grad_value,
     H: tl.constexpr, Q: tl.constexpr, T: tl.constexpr, D: tl.constexpr,
     QUERIES: tl.constexpr, TOKENS: tl.constexpr, PART: tl.constexpr, HEADS: tl.constexpr, PRECISION: tl.constexpr,
@@ -110,9 +115,90 @@ def _backward(
         score = _products(k, q, TOKENS, QUERIES, PRECISION) * (LOG2E * D**-0.5)
         score = tl.where((token < T)[:, None], score, float("-inf"))
         weight = tl.exp2(score - tl.max(score, 0)[None])
-        weight = weight / tl.sum(weight, 0)[None]
+        weight *= (1 / tl.sum(weight, 0))[None]
         worth = _products(v, g, TOKENS, QUERIES, PRECISION)
         push = weight * (worth - tl.sum(weight * worth, 0)[None]) * D**-0.5
         _write(grad_value, at_token, token < T, weight, g, D, PART, PRECISION)
         _write(grad_key, at_token, token < T, push, q, D, PART, PRECISION)
         _write(grad_query, at_line, line < Q, tl.trans(push), k, D, PART, PRECISION)
+
+
+def _padded(num_tokens: int) -> int:
+    return max(16, triton.next_power_of_2(num_tokens))
+
+
+def fits(query: Tensor, key: Tensor, num_heads: int) -> bool:
+    """As (batch, token, head * width); queries that all rows share are left to PyTorch, which adds their gradient."""
+    width = query.shape[2] // num_heads
+    num_bytes = 2 * (_padded(query.shape[1]) + _padded(key.shape[1])) * width * query.element_size()
+    return (
+        query.dtype in (torch.bfloat16, torch.float32)
+        and len(query) == len(key)
+        and 1 <= query.shape[1] <= MOST_TOKENS
+        and 1 <= key.shape[1] <= MOST_TOKENS
+        and width <= MOST_WIDTH
+        and num_bytes <= MOST_BYTES
+    )
+
+
+def _launch(kernel: Any, backward: bool, arrays: list[Tensor], num_heads: int) -> None:
+    """Of all arrays the first has the queries' shape, and the second the keys'."""
+    (num_rows, num_queries, width), num_tokens = arrays[0].shape, arrays[1].shape[1]
+    width //= num_heads
+    full = arrays[0].dtype == torch.float32
+    tiles = (FULL if full else TILES[min(x for x in TILES if x >= width)])[backward]
+    heads, queries, tokens = math.gcd(num_heads, tiles.heads), _padded(num_queries), _padded(num_tokens)
+    kernel[(num_rows * num_heads // heads,)](
+        *arrays, H=num_heads, Q=num_queries, T=num_tokens, D=width, QUERIES=queries, TOKENS=tokens, PART=tiles.part,
+        HEADS=heads, PRECISION="ieee" if full else "tf32",  # which means nothing to bfloat16
+        num_warps=tiles.warps if max(queries, tokens) <= 32 else max(4, tiles.warps), num_stages=tiles.stages,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("pac::latent_attention", mutates_args=())
+def _attend(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
+    read = query.new_empty(query.shape)
+    _launch(_attention_forward, False, [*(x.contiguous() for x in (query, key, value)), read], num_heads)
+    return read
+
+
+@_attend.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@torch.library.custom_op("pac::latent_attention_backward", mutates_args=())
+def _gradients(
+    query: Tensor, key: Tensor, value: Tensor, pull: Tensor, num_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    query_grad, key_grad, value_grad = (x.new_empty(x.shape) for x in (query, key, value))
+    inputs = [x.contiguous() for x in (query, key, value, pull)]
+    _launch(_attention_backward, True, [*inputs, query_grad, key_grad, value_grad], num_heads)
+    return query_grad, key_grad, value_grad
+
+
+@_gradients.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, pull: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+    *arrays, ctx.num_heads = inputs
+    ctx.save_for_backward(*arrays)
+
+
+def _differentiate(ctx: Any, pull: Tensor) -> tuple[Tensor | None, ...]:
+    return *_gradients(*ctx.saved_tensors, pull, ctx.num_heads), None
+
+
+_attend.register_autograd(_differentiate, setup_context=_save)
+
+
+def attend_latents(
+    query: Float[Tensor, "batch query width"],
+    key: Float[Tensor, "batch token width"],
+    value: Float[Tensor, "batch token width"],
+    num_heads: int,
+) -> Float[Tensor, "batch query width"]:
+    """What `perceiver.attend` gives without a mask, of heads that are not yet split, and joined again."""
+    return _attend(query, key, value, num_heads)
