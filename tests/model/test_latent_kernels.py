@@ -23,6 +23,8 @@ if not (INTERPRETED or CUDA):
 latent_kernels = pytest.importorskip("pac.model.latent_kernels", reason="no Triton")
 Tiles = latent_kernels.Tiles
 DEVICE = "cuda" if CUDA else "cpu"
+# The interpreter multiplies the bits of bfloat16 as integers.
+HALF, ROUNDING = (torch.bfloat16, 4e-3) if CUDA else (torch.float16, 5e-4)
 NAMES = ["query", "key", "value"]
 # rows, heads, queries, tokens, width of a head
 SHAPES = [(3, 4, 32, 32, 96), (2, 6, 5, 5, 12), (5, 1, 38, 32, 48), (2, 3, 10, 64, 40), (1, 1, 1, 1, 1)]
@@ -147,18 +149,18 @@ def test_what_fits() -> None:
     assert not fits(4, 32, 32, 96, torch.float64)
 
 
-@gpu  # the interpreter multiplies the bits of bfloat16 as integers
 @pytest.mark.parametrize(("queries", "tokens", "width"), IN_USE)
-def test_bfloat16(queries: int, tokens: int, width: int) -> None:
-    """The tiles in use: errors against float64 are no more than half above those of PyTorch."""
-    inputs = make_inputs((37, 8, queries, tokens, width), torch.bfloat16)
-    assert latent_kernels.fits(inputs[0], inputs[1], 8)
-    exact = results(reference, [x.double() for x in inputs], 8)
-    theirs, ours = (results(attend, inputs, 8) for attend in (reference, latent_kernels.attend_latents))
+def test_the_tiles_in_use(queries: int, tokens: int, width: int) -> None:
+    """In half precision errors against float64 are no more than half above those of PyTorch."""
+    rows, heads = (37, 8) if CUDA else (1, 2)
+    inputs = make_inputs((rows, heads, queries, tokens, width), HALF)
+    assert latent_kernels.fits(inputs[0].bfloat16(), inputs[1], heads)
+    exact = results(reference, [x.double() for x in inputs], heads)
+    theirs, ours = (results(attend, inputs, heads) for attend in (reference, latent_kernels.attend_latents))
     for name, value in exact.items():
-        assert ours[name].dtype == torch.bfloat16
+        assert ours[name].dtype == HALF
         error, usual = ((x[name] - value).norm() / value.norm() for x in (ours, theirs))
-        assert error <= max(1.5 * usual, 0.004), (name, error, usual)
+        assert error <= max(1.5 * usual, ROUNDING), (name, error, usual)
 
 
 @gpu

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LOG2E = tl.constexpr(1.4426950408889634)
+DTYPES = (torch.bfloat16, torch.float32)
 MOST_TOKENS, MOST_WIDTH = 64, 256
 MOST_BYTES = 2**17  # of a head's queries, keys, values and gradient, padded: they are on the chip together
 
@@ -124,21 +125,15 @@ def _attention_backward(
 
 
 def _padded(num_tokens: int) -> int:
-    return max(16, triton.next_power_of_2(num_tokens))
+    return 16 if num_tokens <= 16 else 32 if num_tokens <= 32 else 64
 
 
 def fits(query: Tensor, key: Tensor, num_heads: int) -> bool:
     """As (batch, token, head * width); queries that all rows share are left to PyTorch, which adds their gradient."""
-    width = query.shape[2] // num_heads
-    num_bytes = 2 * (_padded(query.shape[1]) + _padded(key.shape[1])) * width * query.element_size()
-    return (
-        query.dtype in (torch.bfloat16, torch.float32)
-        and len(query) == len(key)
-        and 1 <= query.shape[1] <= MOST_TOKENS
-        and 1 <= key.shape[1] <= MOST_TOKENS
-        and width <= MOST_WIDTH
-        and num_bytes <= MOST_BYTES
-    )
+    num_queries, num_tokens, width = query.shape[1], key.shape[1], query.shape[2] // num_heads
+    num_bytes = 2 * (_padded(num_queries) + _padded(num_tokens)) * width * query.dtype.itemsize
+    few = min(num_queries, num_tokens) >= 1 and max(num_queries, num_tokens) <= MOST_TOKENS
+    return few and width <= MOST_WIDTH and num_bytes <= MOST_BYTES and len(query) == len(key) and query.dtype in DTYPES
 
 
 def _launch(kernel: Any, backward: bool, arrays: list[Tensor], num_heads: int) -> None:
