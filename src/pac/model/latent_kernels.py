@@ -34,7 +34,7 @@ class Tiles:
     stages: int  # with 2 or more, and several heads, the next one is loaded meanwhile
 
 
-# Forward and backward, by the largest width of a head. Compiled for an H200, none spills registers.
+# Forward and backward, by the largest width of a head. Compiled for an H200, none spills registers at 32 tokens.
 TILES = {
     48: (Tiles(16, 1, 1, 1), Tiles(16, 1, 1, 1)),
     64: (Tiles(64, 1, 1, 1), Tiles(64, 1, 2, 1)),
@@ -70,7 +70,7 @@ def _products(left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: t
 @triton.jit
 @no_type_check
 def _write(target, at, real, weight, parts, D: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr):
-    """Sums of the parts by weights that are rounded as they are."""
+    """Sums of the parts by weights, which are rounded to the type of the parts."""
     for i in tl.static_range(len(parts)):
         width = i * PART + tl.arange(0, PART)
         total = tl.dot(weight.to(parts[i].dtype), parts[i], input_precision=PRECISION).to(parts[i].dtype)
