@@ -6,7 +6,8 @@
 check    relative errors of both against float64, on every eighth row
 scalars  forward, and forward + backward, of both
 tiles    the same of the kernels with other sizes of tiles: which constants to choose
-latents  self-attention of the latents by each of PyTorch's backends, and written out and compiled
+latents  self-attention of the latents by each of PyTorch's backends, written out and compiled, and by the kernels of
+         `pac.model.latent_kernels`; their errors; and their times with other tiles
 
 Shapes: a Control mixture of 512 windows of 5 observations for XXS, whose tasks have 4 to 26 numbers, 67 to 78, or 223,
 each row padded to 223; and 512 full rows for L. Times are medians of a replayed CUDA graph: no launches in them.
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pac.model import scalar_kernels
+from pac.model import latent_kernels, scalar_kernels
 from pac.model.input_attention import ScalarAttention
 
 GAINS, NUMBERS, HEADS, QUERIES = 8, 223, 8, 32
@@ -40,6 +41,17 @@ BACKWARD = {
     "XXS": [(64, 4, 2, 16), (64, 4, 1, 16), (64, 4, 2, 8), (64, 4, 2, 32), (64, 8, 2, 16), (128, 8, 2, 16)],
     "L": [(64, 8, 2, 16), (64, 8, 1, 16), (64, 8, 2, 8), (64, 4, 1, 16)],
 }
+# part, heads, warps, stages
+LATENTS_FORWARD = {
+    "XXS": [(32, 1, 1, 1), (32, 1, 2, 1), (128, 1, 4, 1), (32, 8, 1, 2), (32, 8, 2, 2)],
+    "L": [(64, 1, 1, 1), (64, 1, 2, 1), (64, 1, 4, 1), (64, 8, 4, 2)],
+}
+LATENTS_BACKWARD = {
+    "XXS": [(32, 1, 1, 1), (32, 1, 2, 1), (128, 1, 2, 1), (128, 1, 4, 1), (128, 8, 4, 2)],
+    "L": [(64, 1, 2, 1), (64, 1, 4, 1), (64, 1, 8, 1), (256, 1, 4, 1)],
+}
+LATENT_ROWS = {"XXS": 2560, "L": 512}
+BANDWIDTH = 4.2e12  # bytes a second, as in docs/performance.md
 Call = Callable[[], Any]
 console = Console(width=150)
 
@@ -155,7 +167,8 @@ def tiles(size: str) -> Iterator[list[str]]:
     with torch.no_grad():
         for lines, tokens, warps, stages in FORWARD[size]:
             tried = dataclasses.replace(usual, lines=lines, tokens=tokens, warps=warps, stages=stages)
-            yield [size, "forward", str((lines, tokens, warps, stages)), _with(width, tried, lambda: kernel(*inputs))]
+            found = _with(scalar_kernels.BLOCKS, width, tried, lambda: [_time(lambda: kernel(*inputs))])
+            yield [size, "forward", str((lines, tokens, warps, stages)), *found]
     wanted = [x for x in inputs if x.requires_grad]
     outputs = kernel(*inputs)
     pulls = [torch.ones_like(x) for x in outputs]
@@ -163,37 +176,55 @@ def tiles(size: str) -> Iterator[list[str]]:
     for tokens, warps, stages, splits in BACKWARD[size]:
         tried = dataclasses.replace(usual, back_tokens=tokens, back_warps=warps, back_stages=stages, splits=splits)
         call = lambda: torch.autograd.grad(kernel(*inputs), wanted, pulls)  # noqa: E731
-        yield [size, "both", str((tokens, warps, stages, splits)), _with(width, tried, call)]
+        found = _with(scalar_kernels.BLOCKS, width, tried, lambda: [_time(call)])  # noqa: B023
+        yield [size, "both", str((tokens, warps, stages, splits)), *found]
 
 
-def _with(width: int, tried: scalar_kernels.Blocks, call: Call) -> str:
-    usual = scalar_kernels.BLOCKS[width]
-    scalar_kernels.BLOCKS[width] = tried
+def _time(call: Call) -> str:
+    return f"{milliseconds(call):.3f}"
+
+
+def _with(table: dict[int, Any], width: int, tried: Any, call: Callable[[], list[str]]) -> list[str]:
+    usual = table[width]
+    table[width] = tried
     try:
-        return f"{milliseconds(call):.2f}"
+        return call()
     except Exception as error:  # such as tiles for which the chip has no room: the others are still worth knowing
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        return [f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"]
     finally:
-        scalar_kernels.BLOCKS[width] = usual
+        table[width] = usual
 
 
-def latents() -> Iterator[list[str]]:
-    """(2560, 8, 32, 96), heads split and joined as in `perceiver.Attention`."""
-    rows, width = 2560, HEADS * WIDTHS["XXS"]
-    inputs = [torch.randn(rows, QUERIES, width, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
+def latent_inputs(size: str, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    """Queries, keys and values of (2560, 8, 32, 96) or (512, 8, 32, 256), heads not yet split."""
+    torch.manual_seed(0)
+    shape = LATENT_ROWS[size], QUERIES, HEADS * WIDTHS[size]
+    return [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for _ in "qkv"]
 
-    def split(*inputs: Tensor) -> list[Tensor]:
-        return [x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in inputs]
 
-    def by_backend(*inputs: Tensor) -> tuple[Tensor]:
-        query, key, value = split(*inputs)
-        return (F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2),)
+def split(*inputs: Tensor) -> list[Tensor]:
+    """As in `perceiver.Attention`."""
+    return [x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in inputs]
 
-    def written_out(*inputs: Tensor) -> tuple[Tensor]:
-        query, key, value = split(*inputs)
-        weight = (query * query.shape[-1] ** -0.5 @ key.mT).softmax(-1)
-        return ((weight @ value).transpose(1, 2).flatten(2),)
 
+def by_backend(*inputs: Tensor) -> tuple[Tensor]:
+    query, key, value = split(*inputs)
+    return (F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2),)
+
+
+def written_out(*inputs: Tensor) -> tuple[Tensor]:
+    query, key, value = split(*inputs)
+    weight = (query * query.shape[-1] ** -0.5 @ key.mT).softmax(-1)
+    return ((weight @ value).transpose(1, 2).flatten(2),)
+
+
+def latent_kernel(*inputs: Tensor) -> tuple[Tensor]:
+    query, key, value = inputs
+    return (latent_kernels.attend_latents(query, key, value, HEADS),)
+
+
+def latents(size: str) -> Iterator[list[str]]:
+    inputs = latent_inputs(size)
     for backend in (
         SDPBackend.CUDNN_ATTENTION,
         SDPBackend.FLASH_ATTENTION,
@@ -204,6 +235,50 @@ def latents() -> Iterator[list[str]]:
             yield _latents_row(backend.name, by_backend, inputs)
     yield _latents_row("PyTorch's choice", by_backend, inputs)
     yield _latents_row("written out, compiled", torch.compile(written_out, dynamic=False), inputs)
+    yield _latents_row("kernel", latent_kernel, inputs)
+    # forward reads q, k, v and writes one; backward reads those and a gradient, and writes three
+    floors = [num_arrays * inputs[0].nbytes / BANDWIDTH * 1e3 for num_arrays in (4, 11)]
+    yield [f"floor: 4 and 11 arrays of {inputs[0].nbytes / 1e6:.0f} MB", *(f"{floor:.3f}" for floor in floors)]
+
+
+def latent_errors(attend: Callable[..., tuple[Tensor]], inputs: Sequence[Tensor]) -> list[float]:
+    """Relative, of the output and the three gradients, against float64, on every eighth row."""
+    found = []
+    for function, dtype in ((attend, inputs[0].dtype), (by_backend, torch.float64)):
+        few = [x[::8].detach().to(dtype).requires_grad_() for x in inputs]
+        (read,) = function(*few)
+        pull = torch.randn(read.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).bfloat16()
+        found.append([read, *torch.autograd.grad(read, few, pull.to(dtype))])
+    return [((x - exact).norm() / exact.norm()).item() for x, exact in zip(*found, strict=True)]
+
+
+def latent_check(size: str) -> Iterator[list[str]]:
+    for dtype in (torch.bfloat16, torch.float32):
+        inputs = latent_inputs(size, dtype)
+        for name, attend in {"PyTorch": by_backend, "kernel": latent_kernel}.items():
+            errors = latent_errors(attend, inputs)
+            yield [f"{size} {dtype}".replace("torch.", ""), name, *(f"{error:.1e}" for error in errors)]
+
+
+def latent_tiles(size: str) -> Iterator[list[str]]:
+    """Forward sizes first, then backward sizes behind the usual forward ones; and the largest error of each."""
+    inputs, width, table = latent_inputs(size), WIDTHS[size], latent_kernels.TILES
+    pull = torch.ones_like(inputs[0])
+
+    def ahead() -> list[str]:
+        with torch.no_grad():
+            taken = _time(lambda: latent_kernel(*inputs))
+        return [taken, f"{latent_errors(latent_kernel, inputs)[0]:.1e}"]
+
+    def around() -> list[str]:
+        taken = _time(lambda: torch.autograd.grad(latent_kernel(*inputs), inputs, [pull]))
+        return [taken, f"{max(latent_errors(latent_kernel, inputs)):.1e}"]
+
+    usual = table[width]
+    for sizes in LATENTS_FORWARD[size]:
+        yield [size, "forward", str(sizes), *_with(table, width, (latent_kernels.Tiles(*sizes), usual[1]), ahead)]
+    for sizes in LATENTS_BACKWARD[size]:
+        yield [size, "both", str(sizes), *_with(table, width, (usual[0], latent_kernels.Tiles(*sizes)), around)]
 
 
 def _latents_row(name: str, attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> list[str]:
@@ -245,8 +320,10 @@ def main() -> None:
                     show("ms", ["", "", "forward", "forward + backward", "peak GB"], scalars(size, dtype))
             if name == "tiles":
                 show("ms of the kernels by tiles", ["", "", "sizes", "ms"], tiles(size))
-        if name == "latents":
-            show("ms of the latents' self-attention", ["", "forward", "forward + backward"], latents())
+            if name == "latents":
+                show(f"{size}: ms of the latents' self-attention", ["", "forward", "forward + backward"], latents(size))
+                show("relative error against float64", ["", "", "read", "query", "key", "value"], latent_check(size))
+                show("ms of its kernels by tiles", ["", "", "sizes", "ms", "error"], latent_tiles(size))
     console.print(f"{time.time() - started:.0f} s in all")
 
 

@@ -5,6 +5,7 @@ Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and val
 """
 
 import contextlib
+import importlib.util
 from typing import Any
 
 import torch
@@ -13,6 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
+
+TRITON = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it
+if TRITON:
+    from pac.model import latent_kernels
+
+KERNELS = False  # to be switched on when they have been timed (benchmarks/input_attention.py --sections latents)
 
 
 class Attention(nn.Module):
@@ -32,7 +39,10 @@ class Attention(nn.Module):
         source: Float[Tensor, "batch token source_width"],
         mask: Bool[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch query width"]:
-        heads = [self._split(x) for x in (self.query(query), self.key(source), self.value(source))]
+        query, key, value = self.query(query), self.key(source), self.value(source)
+        if mask is None and use_kernels(query, key, self.num_heads):
+            return self.out(latent_kernels.attend_latents(query, key, value, self.num_heads))
+        heads = [self._split(x) for x in (query, key, value)]
         heads[0] = heads[0].expand(len(source), -1, -1, -1)
         return self.out(attend(heads[0], heads[1], heads[2], mask).transpose(1, 2).flatten(2))
 
@@ -54,6 +64,12 @@ def attend(
     some = mask.any(-1, keepdim=True)
     result = F.scaled_dot_product_attention(query, key, value, attn_mask=(mask | ~some)[:, None, None, :])
     return result * some[:, :, None, None]
+
+
+def use_kernels(query: Tensor, key: Tensor, num_heads: int) -> bool:
+    """`latent_kernels.py` in place of `attend`: for few tokens, on a GPU, in bfloat16."""
+    fast = KERNELS and TRITON and query.is_cuda and query.dtype == torch.bfloat16
+    return fast and latent_kernels.fits(query, key, num_heads)
 
 
 class MLP(nn.Sequential):
