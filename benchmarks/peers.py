@@ -129,7 +129,7 @@ def read_transitions(dataset: Dataset, reward: str | None) -> Transitions:
     )
     return Transitions(
         observation=arrays[STATE][steps],
-        action=np.clip(arrays[ACTION][steps], dataset.action_low, dataset.action_high),
+        action=arrays[ACTION][steps],
         reward=reward_column(dataset, reward)[steps],
         next_observation=arrays[STATE][steps + 1],
         terminal=arrays[TERMINATED][steps],
@@ -163,9 +163,7 @@ def make(job: Job, dataset: Dataset, device: str, *, compiled: bool = False) -> 
     scalers, setting = d3rlpy.preprocessing, dict(job.setting)
     high = np.where(dataset.action_high > dataset.action_low, dataset.action_high, dataset.action_low + 1)
     common = {
-        "observation_scaler": scalers.StandardObservationScaler(
-            mean=dataset.proprio_centre, std=dataset.proprio_scale, eps=0.0
-        ),
+        "observation_scaler": scalers.StandardObservationScaler(mean=dataset.proprio_centre, std=dataset.proprio_scale),
         "action_scaler": scalers.MinMaxActionScaler(minimum=dataset.action_low, maximum=high.astype(np.float32)),
         "compile_graph": compiled,
     }
