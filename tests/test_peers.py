@@ -167,7 +167,7 @@ def test_a_reply_depends_on_its_own_query_alone(d3rlpy: Any, dataset: Dataset, m
 @pytest.mark.parametrize("method", peers.STOCHASTIC)
 def test_samples_are_distributed_as_the_librarys(d3rlpy: Any, dataset: Dataset, method: str) -> None:
     algorithm, query = peers.make(make_job(method), dataset, "cpu"), make_queries(1)[0]
-    dict(algorithm.impl.policy.named_parameters())["_mu.bias"].data.fill_(1.0)  # where tanh bends
+    dict(algorithm.impl.policy.named_parameters())["_mu.bias"].data.fill_(2.0)  # where tanh bends
     queries = [dataclasses.replace(query, seed=seed) for seed in range(2000)]
     ours = np.stack([reply.action for reply in Peer(algorithm, "peer", sampled=True).act(queries)])
     theirs = algorithm.sample_action(np.tile(query.observation[STATE], (2000, 1)))
