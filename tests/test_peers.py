@@ -212,6 +212,8 @@ def test_trials_are_those_of_pac_and_a_stopped_command_goes_on(
     assert peers.main(command) == 0
     with pytest.raises(ValueError, match="was chosen with seed 0"):
         peers.main([*same, "--seeds", "0", "--chosen", str(grid), "--out", str(out)])
+    with pytest.raises(ValueError, match="chose for iql, found none"):
+        peers.main([*same[:1], "--methods", "bc", "iql", "--chosen", str(grid), "--out", str(out)])
 
 
 def test_the_best_setting_over_all_tasks_is_chosen() -> None:
