@@ -71,7 +71,7 @@ class Settings:
 
 
 FULL = {"tasks": 3, "episodes": 100, "steps": 1000, "batch": 32, "trials": 50}
-QUICK = {"tasks": 1, "episodes": 80, "steps": 500, "batch": 16, "trials": 30}
+QUICK = {"tasks": 1, "episodes": 80, "steps": 800, "batch": 16, "trials": 30}
 
 
 def recipe(method: str, settings: Settings) -> dict[str, Any]:
