@@ -122,8 +122,8 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Pa
     """A recipe as nested tables -> RunConfig; `root` is where the mixture's relative paths begin."""
     known = {f.name for f in dataclasses.fields(RunConfig)} - {"method"}
     for key in table:
-        if key == "improve":
-            raise ValueError("Expected a recipe for training, found one with [improve]. Run it with `pac improve`.")
+        if key in ("improve", "study"):
+            raise ValueError(f"Expected a recipe for training, found one with [{key}]. Run it with `pac {key}`.")
         if key not in known:
             raise ValueError(f"Unknown key {key!r} in the recipe.{suggest(key, known)}")
     if "mixture" not in table:

@@ -97,6 +97,20 @@ def test_what_is_missing_is_made_again_and_nothing_else(done: tuple[Path, Path])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("change", ["objective.discount=0.8", "study.trials=3", "length=7 steps"])
+def test_trials_of_other_settings_are_refused(
+    change: str, done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = done
+    assert main(["study", str(file), "--out", str(out), change]) == 2
+    name, _, value = change.removeprefix("study.").partition("=")
+    said = capsys.readouterr().err
+    assert f"found {name} " in said
+    assert value in said
+    assert main(["study", str(file), "--out", str(out), "machine.log_every=2"]) == 0, "nothing is trained anew"
+
+
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(done: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
     file, out = done
     (out / "trials" / "bc-seed-1.json").unlink()

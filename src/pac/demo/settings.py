@@ -10,10 +10,8 @@ from pac.collect import folder_name
 from pac.evaluate.records import write_json
 
 FILTERED, BCQ, PACQ, PACV = "filtered BC", "BC+Q", "PAC", "PAC+V"
-LANES = (
-    (PACQ, FILTERED),
-    (BCQ, PACV),
-)  # trained side by side, one core each; a target network costs half as much again
+# Trained side by side, one core each; a target network costs half as much again.
+LANES = ((PACQ, FILTERED), (BCQ, PACV))
 METHODS = {FILTERED: "filtered-bc", BCQ: "bc+q", PACQ: "pac", PACV: "pac+v"}
 CLONING, LOG = (FILTERED, BCQ), "the data"
 TRIAL_SEED = 10_000  # initial states that no training episode had

@@ -24,7 +24,7 @@ from pac.evaluate.tables import METRICS, Grid
 from pac.logs import make_console
 from pac.report import write_report
 from pac.study.plan import Study, load_study
-from pac.study.runner import make_data, perform_all, read_trials, trials_path
+from pac.study.runner import check_same, make_data, perform_all, read_trials, trials_path
 
 
 def add_parser(subparsers: Any) -> None:
@@ -49,6 +49,7 @@ def main(args: argparse.Namespace) -> int:
     chosen = [run for run in study.runs if not args.only or run.row in args.only]
     study = dataclasses.replace(study, runs=chosen)
     console.print(f"{study.name}: {len(study.rows)} rows, {len(study.runs)} runs -> {args.out}")
+    check_same(study, args.out)
     make_data(study, args.out, args.processes, console)
     failed = perform_all(study, args.out, args.processes, console)
     if not any(trials_path(args.out, run).exists() for run in study.runs):

@@ -43,7 +43,28 @@ def trials_path(folder: Path, run: StudyRun) -> Path:
 def read_trials(folder: Path, run: StudyRun) -> tuple[dict[str, Any], list[Record]]:
     """What is known of a finished run beside its trials, and these."""
     content = json.loads(trials_path(folder, run).read_text())
+    del content["settings"]
     return content, [Record.from_json(values) for values in content.pop("trials")]
+
+
+def check_same(study: Study, folder: Path) -> None:
+    """Raise if a run was finished with other settings: its trials would stand under a name that is not theirs."""
+    for run in study.runs:
+        if not trials_path(folder, run).exists():
+            continue
+        before = json.loads(trials_path(folder, run).read_text())["settings"]
+        now = json.loads(json.dumps(_settings(run, study.config.trials), default=str))
+        for name, old, new in launch.differences(before, now):
+            raise ValueError(
+                f"{trials_path(folder, run)}: expected trials of the same settings, found {name} {json.dumps(old)}, "
+                f"not {json.dumps(new)}. Repeat the study as it was begun, or name another --out."
+            )
+
+
+def _settings(run: StudyRun, trials: int) -> dict[str, Any]:
+    """What decides a run's trials; how it uses its machine does not."""
+    config = run.config.as_json()
+    return {name: value for name, value in config.items() if name not in ("machine", "checkpoint")} | {"trials": trials}
 
 
 def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
@@ -121,7 +142,8 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
         made = [record(trial, run.label, discount) for trial in played]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": seconds}
     facts |= {"trial_seconds": time.time() - started - seconds, "size": trained.size, "steps": trained.state.step}
-    write_json(trials_path(folder, run), facts | {"trials": [entry.as_json() for entry in made]})
+    kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
+    write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
 
 
