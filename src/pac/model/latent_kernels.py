@@ -38,10 +38,10 @@ class Tiles:
 TILES = {
     48: (Tiles(16, 1, 1, 1), Tiles(16, 1, 1, 1)),
     64: (Tiles(64, 1, 1, 1), Tiles(64, 1, 2, 1)),
-    96: (Tiles(32, 1, 1, 1), Tiles(32, 1, 2, 1)),
+    96: (Tiles(32, 1, 2, 1), Tiles(128, 8, 4, 2)),
     128: (Tiles(64, 1, 2, 1), Tiles(64, 1, 2, 1)),
     160: (Tiles(32, 1, 2, 1), Tiles(32, 1, 4, 1)),
-    256: (Tiles(64, 1, 2, 1), Tiles(64, 1, 4, 1)),
+    256: (Tiles(64, 8, 4, 2), Tiles(64, 1, 4, 1)),
 }
 FULL = (Tiles(32, 1, 8, 1), Tiles(32, 1, 8, 1))  # float32: its products run on the ordinary cores
 

@@ -19,7 +19,7 @@ TRITON = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lack
 if TRITON:
     from pac.model import latent_kernels
 
-KERNELS = False  # to be switched on when they have been timed (benchmarks/input_attention.py --sections latents)
+KERNELS = True  # a benchmark or a test may turn them off
 
 
 class Attention(nn.Module):

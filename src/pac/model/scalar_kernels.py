@@ -45,8 +45,8 @@ class Blocks:
 # By the width of a head, padded to a power of two. float32 products run on the ordinary cores, from registers.
 BLOCKS = {
     64: Blocks(128, 64, 8, 2, 64, 4, 2, 16),
-    128: Blocks(128, 64, 8, 2, 64, 4, 2, 16),
-    256: Blocks(128, 32, 8, 2, 64, 8, 2, 16),
+    128: Blocks(64, 64, 4, 2, 64, 4, 1, 16),
+    256: Blocks(64, 32, 4, 2, 64, 4, 1, 16),
 }
 FULL = Blocks(32, 16, 4, 1, 16, 8, 1, 16)
 
