@@ -8,6 +8,7 @@ A dataset that is not on disk may declare its counts, so that a mixture can be p
 
 import argparse
 import dataclasses
+import glob
 import json
 import math
 import sys
@@ -349,14 +350,25 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
     for key in ("proprio_centre", "proprio_scale"):
         if isinstance(fields.get(key), tuple):
             fields[key] = tuple(float(x) if type(x) is int else x for x in fields[key])
-    if isinstance(fields.get("path"), str):
-        fields["path"] = str(root / Path(fields["path"]).expanduser())
     if isinstance(more := fields.get("more_paths"), tuple):
         fields["more_paths"] = tuple(str(root / Path(path).expanduser()) for path in more)
+    if isinstance(fields.get("path"), str):
+        fields["path"], *matched = _match(str(root / Path(fields["path"]).expanduser()), where)
+        if matched:
+            fields["more_paths"] = (*matched, *fields.get("more_paths", ()))
     if "counts" in fields:
         _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")
         fields["counts"] = Counts(**_as_floats(Counts, fields["counts"]))
     return DatasetConfig(**_as_floats(DatasetConfig, fields))
+
+
+def _match(path: str, where: str) -> list[str]:
+    """The folders that a path with wildcards means, in order; a plain one is left alone, there or not."""
+    if glob.escape(path) == path or Path(path).exists():
+        return [path]
+    if found := sorted(glob.glob(path)):
+        return found
+    raise ValueError(f"{path}: expected folders for {where}, found none that match. Make the data, or mend the path.")
 
 
 def _as_floats(config: type, table: Mapping[str, Any]) -> dict[str, Any]:
