@@ -1,13 +1,19 @@
 """An MLP with the model's interface, for a question about the Perceiver: is it the architecture, or the rest?
 
-It reads standardised proprioception as it is, and its critic reads state and action side by side. One task, no
-pictures, no language.
+    python benchmarks/mlp.py study/poor --out runs/mlp        # any study of `pac study`, with its options
+
+It reads standardised proprioception as it is, and its critic reads state and action side by side. One task a model
+(`study.each`), no pictures, no language. The runs' checkpoints are the MLP's: `pac evaluate` cannot load them.
 """
+
+import sys
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+import pac.train
+from pac import cli
 from pac.config import ModelConfig
 from pac.model import Encoded
 from pac.types import Observation
@@ -57,3 +63,9 @@ class MLPActorCritic(nn.Module):
     def v_logits(self, encoded: Encoded) -> Float[Tensor, "batch bins"]:
         logits: Tensor = self.v(encoded.latents[:, 0])
         return logits.float()
+
+
+if __name__ in ("__main__", "__mp_main__"):  # the second in the processes of the runs, which load this file again
+    vars(pac.train)["PAC"] = MLPActorCritic
+if __name__ == "__main__":
+    sys.exit(cli.main(["study", *sys.argv[1:]]))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pac.resources import RECIPES
+from pac.sections import interpolate, parse_duration
 from pac.study.plan import Study, load_study, parse_study
 
 RECIPE = """
@@ -100,3 +101,28 @@ def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
     text = file.read_text()
     assert all(f"# {word}:" in text for word in ("Expected", "Cost", "Command"))
     assert f"pac study study/{file.stem} " in text
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "before", "after"),
+    [
+        ("turning", "1, then 0.25", 500, 0.25),
+        ("turning", "1, then 0", 500, 0.0),
+        ("turning_poor", "1, then 0", 1500, 0.0),
+    ],
+)
+def test_cloning_turns_into_rl_half_way_and_at_once(
+    name: str, row: str, before: int, after: float, tmp_path: Path
+) -> None:
+    config = next(run.config for run in load_study(f"study/{name}", [], tmp_path).runs if run.row == row)
+    assert parse_duration(config.length, epoch_steps=1, update_flops=1.0) == 2 * before
+    points = config.schedules.imitation_weight
+    assert points is not None
+    assert [interpolate(points, step) for step in range(2 * before)] == [1.0] * before + [after] * before
+
+
+def test_the_weights_of_before_the_turn_are_kept(tmp_path: Path) -> None:
+    """So that `pac evaluate` can try them, as the file says."""
+    checkpoint = load_study("study/turning_poor", [], tmp_path).runs[0].config.checkpoint
+    assert checkpoint.every == checkpoint.keep_every == "1500 steps"
+    assert "checkpoints/001500 " in (RECIPES / "study" / "turning_poor.toml").read_text()
