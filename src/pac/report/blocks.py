@@ -20,6 +20,7 @@ import torch
 from pac.config import model_config
 from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
 from pac.evaluate.records import by_actor
+from pac.evaluate.summary import ALL
 from pac.evaluate.tables import METRICS, Cell, Grid, grids, markdown, show
 from pac.intervals import mean_interval, stratified_mean, wilson
 from pac.model import PAC
@@ -212,10 +213,13 @@ def differences(found: Trials) -> str:
     if complaints:
         raise ValueError(complaints[0])
     wanted = metrics_of(found.summaries())
-    shown = grids({}, [d for d in made if d.metric in wanted])
-    if not shown:
+    made = [d for d in made if d.metric in wanted and d.where == ALL]
+    if not made:
         raise ValueError("expected rows with the same initial states, found no pair.")
-    return markdown(shown)
+    (grid,) = grids({}, made)
+    named = [(f"`{d.first}` minus `{d.second}`", False) for d in made]  # rows may be called 1, or 0.25
+    rows = [[name, *row[1:]] for name, row in zip(named, grid.rows, strict=True)]
+    return markdown([dataclasses.replace(grid, header=["", *grid.header[1:]], rows=rows)])
 
 
 def cost(found: Trials) -> str:
@@ -250,7 +254,7 @@ def bars(found: Trials, name: str) -> Block:
         metric = metrics_of(summaries)[0]
         _, pick, scale = METRICS[metric]
         tasks = list(dict.fromkeys(task for summary in summaries.values() for task in summary.tasks))
-        places = {"all": f"pooled, {len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
+        places = {ALL: f"pooled, {len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
         places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS else {}
         each = [found.of_seed(seed, suite) for seed in found.seeds]
         for place, title in places.items():
@@ -336,7 +340,7 @@ def _stratified(groups: Sequence[np.ndarray]) -> Estimate:
 
 
 def read_demo(paths: Sequence[Path]) -> Demo:
-    documents = dict[int, dict[str, Any]]()
+    documents, first = dict[int, dict[str, Any]](), None
     for path in paths:
         document = read_json(path)
         try:
@@ -346,11 +350,10 @@ def read_demo(paths: Sequence[Path]) -> Demo:
             raise ValueError(f"{path}: expected the demo.json of `pac demo`, found {error!r}.") from error
         if seed in documents:
             raise ValueError(f"{path}: expected another seed than in the files before it, found {seed} again.")
-        first = about if not documents else first
-        if about != first:
+        if about != (first := first or about):
             raise ValueError(f"{path}: expected a demo of the settings and methods of {paths[0]}, found others.")
         documents[seed] = document
-    return Demo(documents=documents, experts=first[1])
+    return Demo(documents=documents, experts=document["experts"])
 
 
 def demo_table(found: Demo) -> str:
@@ -408,7 +411,8 @@ def demo_bars(found: Demo, name: str) -> Block:
     every = {method: found.rows(found.scores(method)) for method in found.methods}
     each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
     panels = []
-    for place in reversed(every["PAC"]):
+    *tasks, whole = every["PAC"]
+    for place in [whole, *tasks]:
         unit = "% of expert" if place in found.experts else "success, %" if "/" in place else "success or % of expert"
         estimates = {method: rows[place] for method, rows in every.items()}
         dots = {method: [one[method][place].mean for one in each] for method in found.methods}
