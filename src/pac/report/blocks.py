@@ -88,9 +88,7 @@ class Trials:
     @property
     def contest(self) -> Contest:
         """For the differences of pairs."""
-        members = {
-            row: {f"seed {seed}": part for seed, part in parts.items()} for row, parts in self.members.items()
-        }
+        members = {row: {f"seed {seed}": part for seed, part in parts.items()} for row, parts in self.members.items()}
         return Contest(rules="", members=members, experts=self.experts, notes=[])
 
     def runs(self, row: str) -> list[dict[str, Any]]:
@@ -99,20 +97,24 @@ class Trials:
         return found or (self.runs(row.removesuffix(", sampled")) if row.endswith(", sampled") else [])
 
     def parameters(self, row: str) -> int | None:
-        settings = next((d["rows"][row] for d in self.documents if row in d.get("rows", {})), {})
-        model = settings.get("model")
+        settings: list[dict[str, Any]] = [d["rows"][row] for d in self.documents if row in d.get("rows", {})]
+        model = settings[0].get("model") if settings else None
         return _parameters(json.dumps(model)) if model else None
 
 
 @functools.cache
 def _parameters(model: str) -> int:
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(model).items()}
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(model).items()}
     with torch.device("meta"):
         return count_parameters(PAC(model_config(**given)))
 
 
 def read_trials(paths: Sequence[Path]) -> Trials:
-    documents, members, experts = list[dict[str, Any]](), dict[str, dict[int | None, list[Record]]](), {}
+    documents, members, experts = (
+        list[dict[str, Any]](),
+        dict[str, dict[int | None, list[Record]]](),
+        dict[str, float](),
+    )
     rules: dict[str, Any] = {}
     for path in paths:
         document = read_json(path)
@@ -261,7 +263,9 @@ def bars(found: Trials, name: str) -> Block:
             rows = {row: summary.rows[place] for row, summary in summaries.items() if place in summary.rows}
             estimates = {row: pick(entry) for row, entry in rows.items()}
             dots = {
-                row: [scale * e.mean for s in each if row in s and place in s[row].rows if (e := pick(s[row].rows[place]))]
+                row: [
+                    scale * e.mean for s in each if row in s and place in s[row].rows if (e := pick(s[row].rows[place]))
+                ]
                 for row in rows
             }
             limits = (0.0, 100.0) if metric == "success" else None
@@ -340,17 +344,17 @@ def _stratified(groups: Sequence[np.ndarray]) -> Estimate:
 
 
 def read_demo(paths: Sequence[Path]) -> Demo:
-    documents, first = dict[int, dict[str, Any]](), None
+    documents, kinds = dict[int, dict[str, Any]](), list[Any]()
     for path in paths:
         document = read_json(path)
         try:
             seed, shape = document["settings"]["seed"], {m: list(t) for m, t in document["scores"].items()}
-            about = {**document["settings"], "seed": None}, document["experts"], shape
+            kinds.append(({**document["settings"], "seed": None}, document["experts"], shape))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: expected the demo.json of `pac demo`, found {error!r}.") from error
         if seed in documents:
             raise ValueError(f"{path}: expected another seed than in the files before it, found {seed} again.")
-        if about != (first := first or about):
+        if kinds[-1] != kinds[0]:
             raise ValueError(f"{path}: expected a demo of the settings and methods of {paths[0]}, found others.")
         documents[seed] = document
     return Demo(documents=documents, experts=document["experts"])
@@ -396,7 +400,13 @@ def _apart(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
 
 
 def demo_cost(found: Demo) -> str:
-    header = ["", "episodes a task", "updates", "trials a task", *(f"minutes: {k}" for k in ("data", "training", "trials"))]
+    header = [
+        "",
+        "episodes a task",
+        "updates",
+        "trials a task",
+        *(f"minutes: {k}" for k in ("data", "training", "trials")),
+    ]
     lines, commands = list[list[Cell]](), []
     for seed, document in found.documents.items():
         about, seconds = document["settings"], document["seconds"]
@@ -404,7 +414,9 @@ def demo_cost(found: Demo) -> str:
         times = [f"{seconds[name] / 60:.1f}" for name in ("data", "training", "trials")]
         lines.append([(text, False) for text in (f"seed {seed}", *counts, *times)])
         commands.append(document["command"])
-    return markdown([Grid("Cost: what was made already is not counted again", header, lines)], command="\n".join(commands))
+    return markdown(
+        [Grid("Cost: what was made already is not counted again", header, lines)], command="\n".join(commands)
+    )
 
 
 def demo_bars(found: Demo, name: str) -> Block:
@@ -446,49 +458,68 @@ def _name(words: Sequence[str]) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
 
 
-def _paths(folder: Path, words: Sequence[str]) -> list[Path]:
-    """A pattern stands for all files it fits, in order."""
-    if not words:
-        raise ValueError("expected a file after the block's kind, found none.")
-    found: list[Path] = []
-    for word in words:
-        fits = sorted(folder.glob(word)) if any(mark in word for mark in "*?[") else [folder / word]
-        if not fits:
-            raise ValueError(f"expected files that fit {word!r} in {folder}, found none.")
-        found += fits
-    return found
+class Shelf:
+    """The page's folder. What several blocks name is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._trials: dict[tuple[Path, ...], Trials] = {}
+        self._demos: dict[tuple[Path, ...], Demo] = {}
+
+    def paths(self, words: Sequence[str]) -> tuple[Path, ...]:
+        """A pattern stands for all files it fits, in order."""
+        if not words:
+            raise ValueError("expected a file after the block's kind, found none.")
+        found: list[Path] = []
+        for word in words:
+            fits = sorted(self.folder.glob(word)) if any(mark in word for mark in "*?[") else [self.folder / word]
+            if not fits:
+                raise ValueError(f"expected files that fit {word!r} in {self.folder}, found none.")
+            found += fits
+        return tuple(found)
+
+    def trials(self, words: Sequence[str]) -> Trials:
+        paths = self.paths(words)
+        if paths not in self._trials:
+            self._trials[paths] = read_trials(paths)
+        return self._trials[paths]
+
+    def demo(self, words: Sequence[str]) -> Demo:
+        paths = self.paths(words)
+        if paths not in self._demos:
+            self._demos[paths] = read_demo(paths)
+        return self._demos[paths]
+
+    def holds_demo(self, words: Sequence[str]) -> bool:
+        paths = self.paths(words)
+        return paths in self._demos or (paths not in self._trials and "scores" in read_json(paths[0]))
 
 
-def _is_demo(paths: Sequence[Path]) -> bool:
-    return "scores" in read_json(paths[0])
+def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
+    return lambda shelf, words: Block(text=make(shelf.trials(words)))
 
 
-def _of_trials(make: Callable[[Trials], str]) -> Callable[[Path, Sequence[str]], Block]:
-    return lambda folder, words: Block(text=make(read_trials(_paths(folder, words))))
+def _demo(shelf: Shelf, words: Sequence[str]) -> Block:
+    return Block(text=demo_table(shelf.demo(words)))
 
 
-def _demo(folder: Path, words: Sequence[str]) -> Block:
-    return Block(text=demo_table(read_demo(_paths(folder, words))))
+def _cost(shelf: Shelf, words: Sequence[str]) -> Block:
+    return Block(text=demo_cost(shelf.demo(words)) if shelf.holds_demo(words) else cost(shelf.trials(words)))
 
 
-def _cost(folder: Path, words: Sequence[str]) -> Block:
-    paths = _paths(folder, words)
-    return Block(text=demo_cost(read_demo(paths)) if _is_demo(paths) else cost(read_trials(paths)))
+def _bars(shelf: Shelf, words: Sequence[str]) -> Block:
+    name = _name(words)
+    return demo_bars(shelf.demo(words), name) if shelf.holds_demo(words) else bars(shelf.trials(words), name)
 
 
-def _bars(folder: Path, words: Sequence[str]) -> Block:
-    paths, name = _paths(folder, words), _name(words)
-    return demo_bars(read_demo(paths), name) if _is_demo(paths) else bars(read_trials(paths), name)
-
-
-def _paper(folder: Path, words: Sequence[str]) -> Block:
+def _paper(shelf: Shelf, words: Sequence[str]) -> Block:
     if len(words) != 1:
         raise ValueError(f"expected one key of paper.json, found {len(words)}.")
-    where = folder / "paper.json"
+    where = shelf.folder / "paper.json"
     return Block(text=paper(read_json(where), words[0], where))
 
 
-KINDS: dict[str, Callable[[Path, Sequence[str]], Block]] = {
+KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
     "table": _of_trials(table),
     "pooled": _of_trials(pooled),
     "seeds": _of_trials(seeds),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pac.config import suggest
 from pac.evaluate.records import write_text
-from pac.report.blocks import KINDS
+from pac.report.blocks import KINDS, Shelf
 
 END = "<!-- end -->"
 _OPENS = re.compile(r"<!--\s*pac\b")
@@ -73,14 +73,14 @@ def refreshed(page: Path) -> dict[Path, str]:
     places = find_blocks(lines, str(page))
     if not places:
         raise ValueError(f"{page}: expected blocks such as `<!-- pac: table FILE -->` ... `{END}`, found none.")
-    files: dict[Path, str] = {}
+    files, shelf = dict[Path, str](), Shelf(page.parent)
     for place in reversed(places):
         kind, *words = place.words
         where = f"{page}, line {place.first + 1}"
         if kind not in KINDS:
             raise ValueError(f"{where}: expected a kind of block, found {kind!r}.{suggest(kind, KINDS)}")
         try:
-            block = KINDS[kind](page.parent, words)
+            block = KINDS[kind](shelf, words)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         lines[place.first + 1 : place.last] = ["", *block.text.rstrip("\n").split("\n"), ""]
@@ -90,9 +90,7 @@ def refreshed(page: Path) -> dict[Path, str]:
 
 def refresh(page: Path) -> list[Path]:
     """Write what is not so already, each file at once or not at all; returns what was written."""
-    changed = [
-        (path, text) for path, text in refreshed(page).items() if not path.is_file() or path.read_text() != text
-    ]
+    changed = [(path, text) for path, text in refreshed(page).items() if not path.is_file() or path.read_text() != text]
     for path, text in changed:
         write_text(path, text)
     return [path for path, _ in changed]
