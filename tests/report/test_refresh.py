@@ -13,8 +13,9 @@ from report.made import DOOR, DRAWER, trials, write_evaluation
 from pac.cli import main
 from pac.evaluate import read, summarise
 from pac.evaluate.records import by_actor, write_json
-from pac.report.blocks import KINDS, read_demo, read_trials
-from pac.report.refresh import END, find_blocks, refresh, refreshed
+from pac.report.blocks import read_trials
+from pac.report.blocks_demo import read_demo
+from pac.report.refresh import END, KINDS, find_blocks, refresh, refreshed
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS / "README.md"
@@ -317,6 +318,8 @@ def test_a_drawing_stands_alone(tmp_path: Path) -> None:
         ("<!-- pac: table a.json a.json -->\n<!-- end -->", "line 1: .*other names than .*'PAC'"),
         ("<!-- pac: table a.json rules.json -->\n<!-- end -->", "line 1: .*expected trials under the rules of"),
         ("<!-- pac: table twice.json -->\n<!-- end -->", "line 1: .*expected every trial once"),
+        ("<!-- pac: table one.json two.json -->\n<!-- end -->", "line 1: .*two.json: expected the experts"),
+        ("<!-- pac: table both.json -->\n<!-- end -->", "line 1: .*expected one actor that is seed 0 of 'PAC'"),
         ("<!-- pac: table none.json -->\n<!-- end -->", "line 1: .*expected trials, found none"),
         ("<!-- pac: table page.md -->\n<!-- end -->", "line 1: .*page.md: expected JSON"),
         ("nothing", "expected blocks such as"),
@@ -328,6 +331,10 @@ def test_errors_name_the_line_and_nothing_is_written(tmp_path: Path, text: str, 
     write_evaluation(tmp_path / "rules.json", trials("BC, seed 0", DOOR, 3, 10), seed=0, max_steps=5)
     write_evaluation(tmp_path / "twice.json", records + records[:1], seed=0)
     write_evaluation(tmp_path / "none.json", [], seed=0)
+    write_evaluation(tmp_path / "both.json", records + trials("PAC seed 0", DOOR, 3, 10), seed=0)
+    for name, mean in (("one", 10.0), ("two", 20.0)):
+        write_evaluation(tmp_path / f"{name}.json", trials(name, DOOR, 3, 10), seed=0)
+        change(tmp_path / f"{name}.json", lambda d, mean=mean: d.update(experts={DOOR: {"mean": mean}}))
     write_json(tmp_path / "paper.json", {"numbers": {"x": {}}})
     page = tmp_path / "page.md"
     text = text if text == "nothing" else f"{text}\n<!-- pac: bars a.json -->\n<!-- end -->" if "end" in text else text

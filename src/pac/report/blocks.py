@@ -8,13 +8,11 @@ import dataclasses
 import functools
 import html
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pac.config import model_config
@@ -22,7 +20,6 @@ from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
 from pac.evaluate.records import by_actor
 from pac.evaluate.summary import ALL
 from pac.evaluate.tables import METRICS, Cell, Grid, grids, markdown, show
-from pac.intervals import mean_interval, stratified_mean, wilson
 from pac.model import PAC
 from pac.model.pac import count_parameters
 from pac.report import charts
@@ -121,7 +118,7 @@ def read_trials(paths: Sequence[Path]) -> Trials:
         try:
             records = [Record.from_json(trial) for trial in document["trials"]]
             found = {name: document["settings"][name] for name in ("seed", "max_steps", "stop_at_success")}
-            experts |= {task: float(about["mean"]) for task, about in document.get("experts", {}).items()}
+            known = {task: float(about["mean"]) for task, about in document.get("experts", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: expected the JSON of `pac study`, `pac evaluate` or benchmarks/peers.py, found {error!r}."
@@ -132,10 +129,14 @@ def read_trials(paths: Sequence[Path]) -> Trials:
             raise ValueError(f"{path}: expected every trial once, found one of the same actor, task and index twice.")
         if (rules := rules or found) != found:
             raise ValueError(f"{path}: expected trials under the rules of {paths[0]}, {rules}, found {found}.")
+        if other := [task for task, mean in known.items() if experts.setdefault(task, mean) != mean]:
+            raise ValueError(f"{path}: expected the experts of the files before it, found another of {other[0]}.")
         rows = dict[str, dict[int | None, list[Record]]]()
         for label, part in by_actor(records).items():
             row, seed = split_seed(label)
-            rows.setdefault(row, {})[seed] = [dataclasses.replace(entry, actor=row) for entry in part]
+            if seed in rows.setdefault(row, {}):
+                raise ValueError(f"{path}: expected one actor that is seed {seed} of {row!r}, found {label!r} as well.")
+            rows[row][seed] = [dataclasses.replace(entry, actor=row) for entry in part]
         if both := sorted(set(rows) & set(members)):
             raise ValueError(f"{path}: expected rows of other names than in the files before it, found {both[0]!r}.")
         members |= rows
@@ -269,11 +270,11 @@ def bars(found: Trials, name: str) -> Block:
                 for row in rows
             }
             limits = (0.0, 100.0) if metric == "success" else None
-            panels.append(_panel(f"{title}: {UNITS[metric]}", estimates, dots, scale, limits))
-    return _drawn(name, panels)
+            panels.append(panel(f"{title}: {UNITS[metric]}", estimates, dots, scale, limits))
+    return drawn(name, panels)
 
 
-def _panel(
+def panel(
     title: str,
     estimates: Mapping[str, Estimate | None],
     dots: Mapping[str, Sequence[float]],
@@ -297,235 +298,7 @@ def _panel(
     return title, charts.draw_bars(title, made, limits)
 
 
-def _drawn(name: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> Block:
+def drawn(name: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> Block:
     path, titles = f"plots/{name}.svg", ", ".join(title for title, _ in panels)
     words = f"Bars with 95% intervals, a dot a seed: {titles}"
     return Block(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: charts.sheet(words, panels)})
-
-
-# --------------------------------------------------------------------------------------------------------------- demo
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Demo:
-    """`demo.json` of several seeds: a score a trial, 100 or 0 where a world knows success, else percent of expert."""
-
-    documents: dict[int, dict[str, Any]]  # by seed
-    experts: Mapping[str, float]
-
-    @property
-    def methods(self) -> list[str]:
-        return list(next(iter(self.documents.values()))["scores"])
-
-    def scores(self, method: str, seeds: Iterable[int] | None = None) -> dict[str, np.ndarray]:
-        """By task, of these seeds or of all together."""
-        each = [self.documents[seed]["scores"][method] for seed in seeds or self.documents]
-        return {task: np.concatenate([np.array(one[task], np.float64) for one in each]) for task in each[0]}
-
-    def rows(self, scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-        """As `pac demo` counts: tasks weigh the same where they are pooled."""
-        made = {task: self._task(task, values) for task, values in scores.items()}
-        name = f"pooled, {len(scores)} tasks"
-        return made | ({name: _stratified(list(scores.values()))} if len(scores) > 1 else {})
-
-    def _task(self, task: str, values: np.ndarray) -> Estimate:
-        mean = float(values.mean())
-        if task in self.experts:
-            low, high = mean_interval(values)
-            return Estimate(mean=mean, low=low, high=high, n=len(values), method="standard error over trials")
-        low, high = (100 * end for end in wilson(int((values > 50).sum()), len(values)))
-        return Estimate(mean=mean, low=low, high=high, n=len(values), method="Wilson")
-
-
-def _stratified(groups: Sequence[np.ndarray]) -> Estimate:
-    low, high = stratified_mean(groups)
-    mean = float(np.mean([group.mean() for group in groups]))
-    return Estimate(mean=mean, low=low, high=high, n=sum(map(len, groups)), method="standard error over trials")
-
-
-def read_demo(paths: Sequence[Path]) -> Demo:
-    documents, kinds = dict[int, dict[str, Any]](), list[Any]()
-    for path in paths:
-        document = read_json(path)
-        try:
-            seed, shape = document["settings"]["seed"], {m: list(t) for m, t in document["scores"].items()}
-            kinds.append(({**document["settings"], "seed": None}, document["experts"], shape))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: expected the demo.json of `pac demo`, found {error!r}.") from error
-        if seed in documents:
-            raise ValueError(f"{path}: expected another seed than in the files before it, found {seed} again.")
-        if kinds[-1] != kinds[0]:
-            raise ValueError(f"{path}: expected a demo of the settings and methods of {paths[0]}, found others.")
-        documents[seed] = document
-    return Demo(documents=documents, experts=document["experts"])
-
-
-def demo_table(found: Demo) -> str:
-    """Tasks over all seeds, then all tasks seed by seed, then differences of pairs seed by seed."""
-    title = "Success, or percent of expert (95%: Wilson; standard error over trials)"
-    every = {method: found.rows(found.scores(method)) for method in found.methods}
-    lines = [_demo_line(place, {method: rows[place] for method, rows in every.items()}) for place in every["PAC"]]
-    last = next(reversed(every["PAC"]))
-    each = []
-    for seed in found.documents:
-        rows = {method: found.rows(found.scores(method, [seed])) for method in found.methods}
-        each.append(_demo_line(f"seed {seed}", {method: made[last] for method, made in rows.items()}))
-    pairs = [(a, b) for a in ("PAC", "PAC+V") for b in ("filtered BC", "BC+Q")]
-    apart: list[list[Cell]] = []
-    for seed in found.documents:
-        cells = [_apart(found.scores(a, [seed]), found.scores(b, [seed])) for a, b in pairs]
-        apart.append([(f"seed {seed}", False), *((show(e), e.low > 0 or e.high < 0) for e in cells)])
-    names = [f"{a} - {b}" for a, b in pairs]
-    return markdown(
-        [
-            Grid(f"{title}, {_plural(len(found.documents), 'seed')} together", ["task", *found.methods], lines, 1),
-            Grid(f"{last}, seed by seed", ["", *found.methods], each),
-            Grid("Differences over the same initial states, pooled; bold where 0 is outside", ["", *names], apart),
-        ]
-    )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _demo_line(name: str, estimates: Mapping[str, Estimate]) -> list[Cell]:
-    """The data itself is no contestant."""
-    top = best({method: entry for method, entry in estimates.items() if method != "the data"})
-    return [(name, False), *((show(entry), method in top) for method, entry in estimates.items())]
-
-
-def _apart(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Estimate:
-    return _stratified([first[task] - second[task] for task in first])
-
-
-def demo_cost(found: Demo) -> str:
-    header = [
-        "",
-        "episodes a task",
-        "updates",
-        "trials a task",
-        *(f"minutes: {k}" for k in ("data", "training", "trials")),
-    ]
-    lines, commands = list[list[Cell]](), []
-    for seed, document in found.documents.items():
-        about, seconds = document["settings"], document["seconds"]
-        counts = [f"{about[name]:,}" for name in ("episodes", "steps", "trials")]
-        times = [f"{seconds[name] / 60:.1f}" for name in ("data", "training", "trials")]
-        lines.append([(text, False) for text in (f"seed {seed}", *counts, *times)])
-        commands.append(document["command"])
-    return markdown(
-        [Grid("Cost: what was made already is not counted again", header, lines)], command="\n".join(commands)
-    )
-
-
-def demo_bars(found: Demo, name: str) -> Block:
-    every = {method: found.rows(found.scores(method)) for method in found.methods}
-    each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
-    panels = []
-    *tasks, whole = every["PAC"]
-    for place in [whole, *tasks]:
-        unit = "% of expert" if place in found.experts else "success, %" if "/" in place else "success or % of expert"
-        estimates = {method: rows[place] for method, rows in every.items()}
-        dots = {method: [one[method][place].mean for one in each] for method in found.methods}
-        panels.append(_panel(f"{place}: {unit}", estimates, dots, 1.0, (0.0, 100.0)))
-    return _drawn(name, panels)
-
-
-# -------------------------------------------------------------------------------------------------------------- paper
-
-
-def paper(document: Mapping[str, Any], key: str, where: Path) -> str:
-    """The paper's numbers, as printed."""
-    known = document.get("numbers", {})
-    if key not in known:
-        raise ValueError(f"expected a key of {where}, found {key!r}. Keys: {', '.join(known)}.")
-    about = known[key]
-    lines: list[list[Cell]] = []
-    for entry in about["entries"]:
-        ends = "" if entry.get("interval") is None else " [{:.1f}, {:.1f}]".format(*entry["interval"])
-        lines.append([(entry["name"], False), (f"{entry['value']:.1f}{ends}", False), (entry["from"], False)])
-    grid = Grid(f"The paper: {about['about']}", [about["rows"], about["unit"], "printed in"], lines)
-    return markdown([grid], about.get("notes", []))
-
-
-# -------------------------------------------------------------------------------------------------------------- kinds
-
-
-def _name(words: Sequence[str]) -> str:
-    """Of a drawing: from the paths as they were given."""
-    bare = [re.sub(r"\.json$", "", word) for word in words]
-    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
-
-
-class Shelf:
-    """The page's folder. What several blocks name is read once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._trials: dict[tuple[Path, ...], Trials] = {}
-        self._demos: dict[tuple[Path, ...], Demo] = {}
-
-    def paths(self, words: Sequence[str]) -> tuple[Path, ...]:
-        """A pattern stands for all files it fits, in order."""
-        if not words:
-            raise ValueError("expected a file after the block's kind, found none.")
-        found: list[Path] = []
-        for word in words:
-            fits = sorted(self.folder.glob(word)) if any(mark in word for mark in "*?[") else [self.folder / word]
-            if not fits:
-                raise ValueError(f"expected files that fit {word!r} in {self.folder}, found none.")
-            found += fits
-        return tuple(found)
-
-    def trials(self, words: Sequence[str]) -> Trials:
-        paths = self.paths(words)
-        if paths not in self._trials:
-            self._trials[paths] = read_trials(paths)
-        return self._trials[paths]
-
-    def demo(self, words: Sequence[str]) -> Demo:
-        paths = self.paths(words)
-        if paths not in self._demos:
-            self._demos[paths] = read_demo(paths)
-        return self._demos[paths]
-
-    def holds_demo(self, words: Sequence[str]) -> bool:
-        paths = self.paths(words)
-        return paths in self._demos or (paths not in self._trials and "scores" in read_json(paths[0]))
-
-
-def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
-    return lambda shelf, words: Block(text=make(shelf.trials(words)))
-
-
-def _demo(shelf: Shelf, words: Sequence[str]) -> Block:
-    return Block(text=demo_table(shelf.demo(words)))
-
-
-def _cost(shelf: Shelf, words: Sequence[str]) -> Block:
-    return Block(text=demo_cost(shelf.demo(words)) if shelf.holds_demo(words) else cost(shelf.trials(words)))
-
-
-def _bars(shelf: Shelf, words: Sequence[str]) -> Block:
-    name = _name(words)
-    return demo_bars(shelf.demo(words), name) if shelf.holds_demo(words) else bars(shelf.trials(words), name)
-
-
-def _paper(shelf: Shelf, words: Sequence[str]) -> Block:
-    if len(words) != 1:
-        raise ValueError(f"expected one key of paper.json, found {len(words)}.")
-    where = shelf.folder / "paper.json"
-    return Block(text=paper(read_json(where), words[0], where))
-
-
-KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
-    "table": _of_trials(table),
-    "pooled": _of_trials(pooled),
-    "seeds": _of_trials(seeds),
-    "differences": _of_trials(differences),
-    "cost": _cost,
-    "bars": _bars,
-    "demo": _demo,
-    "paper": _paper,
-}

@@ -9,12 +9,17 @@ All else is left as it is. Nothing is written unless every block could be made.
 
 import re
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pac.config import suggest
 from pac.evaluate.records import write_text
-from pac.report.blocks import KINDS, Shelf
+from pac.evaluate.tables import Cell, Grid, markdown
+from pac.report import blocks, blocks_demo
+from pac.report.blocks import Block, Trials, read_json, read_trials
+from pac.report.blocks_demo import Demo, read_demo
 
 END = "<!-- end -->"
 _OPENS = re.compile(r"<!--\s*pac\b")
@@ -62,6 +67,103 @@ def _split(text: str, where: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise ValueError(f"{where}: expected words, found {text!r} ({error}).") from error
+
+
+class Shelf:
+    """The page's folder. What several blocks name is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._trials: dict[tuple[Path, ...], Trials] = {}
+        self._demos: dict[tuple[Path, ...], Demo] = {}
+
+    def paths(self, words: Sequence[str]) -> tuple[Path, ...]:
+        """A pattern stands for all files it fits, in order."""
+        if not words:
+            raise ValueError("expected a file after the block's kind, found none.")
+        found: list[Path] = []
+        for word in words:
+            fits = sorted(self.folder.glob(word)) if any(mark in word for mark in "*?[") else [self.folder / word]
+            if not fits:
+                raise ValueError(f"expected files that fit {word!r} in {self.folder}, found none.")
+            found += fits
+        return tuple(found)
+
+    def trials(self, words: Sequence[str]) -> Trials:
+        paths = self.paths(words)
+        if paths not in self._trials:
+            self._trials[paths] = read_trials(paths)
+        return self._trials[paths]
+
+    def demo(self, words: Sequence[str]) -> Demo:
+        paths = self.paths(words)
+        if paths not in self._demos:
+            self._demos[paths] = read_demo(paths)
+        return self._demos[paths]
+
+    def holds_demo(self, words: Sequence[str]) -> bool:
+        paths = self.paths(words)
+        return paths in self._demos or (paths not in self._trials and "scores" in read_json(paths[0]))
+
+
+def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
+    return lambda shelf, words: Block(text=make(shelf.trials(words)))
+
+
+def _demo(shelf: Shelf, words: Sequence[str]) -> Block:
+    return Block(text=blocks_demo.table(shelf.demo(words)))
+
+
+def _cost(shelf: Shelf, words: Sequence[str]) -> Block:
+    return Block(
+        text=blocks_demo.cost(shelf.demo(words)) if shelf.holds_demo(words) else blocks.cost(shelf.trials(words))
+    )
+
+
+def _bars(shelf: Shelf, words: Sequence[str]) -> Block:
+    name = _name(words)
+    return (
+        blocks_demo.bars(shelf.demo(words), name) if shelf.holds_demo(words) else blocks.bars(shelf.trials(words), name)
+    )
+
+
+def _paper(shelf: Shelf, words: Sequence[str]) -> Block:
+    if len(words) != 1:
+        raise ValueError(f"expected one key of paper.json, found {len(words)}.")
+    where = shelf.folder / "paper.json"
+    return Block(text=paper_table(read_json(where), words[0], where))
+
+
+def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
+    """The paper's numbers, as printed."""
+    known = document.get("numbers", {})
+    if key not in known:
+        raise ValueError(f"expected a key of {where}, found {key!r}. Keys: {', '.join(known)}.")
+    about = known[key]
+    lines: list[list[Cell]] = []
+    for entry in about["entries"]:
+        ends = "" if entry.get("interval") is None else " [{:.1f}, {:.1f}]".format(*entry["interval"])
+        lines.append([(entry["name"], False), (f"{entry['value']:.1f}{ends}", False), (entry["from"], False)])
+    grid = Grid(f"The paper: {about['about']}", [about["rows"], about["unit"], "printed in"], lines)
+    return markdown([grid], about.get("notes", []))
+
+
+def _name(words: Sequence[str]) -> str:
+    """Of a drawing: from the paths as they were given."""
+    bare = [re.sub(r"\.json$", "", word) for word in words]
+    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
+
+
+KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
+    "table": _of_trials(blocks.table),
+    "pooled": _of_trials(blocks.pooled),
+    "seeds": _of_trials(blocks.seeds),
+    "differences": _of_trials(blocks.differences),
+    "cost": _cost,
+    "bars": _bars,
+    "demo": _demo,
+    "paper": _paper,
+}
 
 
 def refreshed(page: Path) -> dict[Path, str]:
