@@ -194,5 +194,8 @@ def refresh(page: Path) -> list[Path]:
     """Write what is not so already, each file at once or not at all; returns what was written."""
     changed = [(path, text) for path, text in refreshed(page).items() if not path.is_file() or path.read_text() != text]
     for path, text in changed:
-        write_text(path, text)
+        try:
+            write_text(path, text)
+        except OSError as error:
+            raise ValueError(f"{path}: expected a file to write to, found {error}.") from error
     return [path for path, _ in changed]
