@@ -17,10 +17,13 @@ _DARK = """color-scheme: dark; --paper: #15181c; --ink: #e4e7ea; --soft: #9ba5af
 --warn: #3a3013; --warn-line: #c79a1c; --s0: #5ab4f0; --s1: #ff9152; --s2: #3ecf9f; --s3: #e59ac8; --s4: #e6b44c;
 --s5: #a5d5f5; --s6: #b0b5bb;"""
 
-STYLE = (
+COLOURS = (
     f":root {{ {_LIGHT} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}\n"
     f"@media print {{ :root {{ {_LIGHT} }} }}\n"
-    """
+)
+STYLE = (
+    COLOURS
+    + """
 * { box-sizing: border-box }
 html { -webkit-text-size-adjust: 100% }
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; max-width: 68rem; margin: 0 auto;

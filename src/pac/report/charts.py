@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.look import SERIES
+from pac.look import COLOURS, SERIES
 
 WIDTH, HEIGHT = 360, 216
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 8, 32  # margins
@@ -345,6 +345,11 @@ def _level(frame: Frame, name: str, value: float) -> str:
 
 def bars(title: str, rows: Sequence[Bar], *, unit: str, y_range: tuple[float, float] | None = None) -> str:
     """Horizontal, each under its name and number; dots are the seeds."""
+    return figure(title, draw_bars(title, rows, y_range)[0], unit)
+
+
+def draw_bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | None = None) -> tuple[str, int]:
+    """The drawing alone, and its height."""
     step, head = 36, 4
     height = head + step * len(rows) + 18
     seen = [value for row in rows for value in (row.value, row.low, row.high, *row.parts)]
@@ -362,7 +367,7 @@ def bars(title: str, rows: Sequence[Bar], *, unit: str, y_range: tuple[float, fl
         parts.append(f'<text x="{x:.1f}" y="{end + 13}" text-anchor="{anchor}">{short(value)}</text>')
     for i, row in enumerate(rows):
         parts.append(_bar(row, head + step * i, place, left + inner))
-    return figure(title, _svg("".join(parts), height, title), unit)
+    return _svg("".join(parts), height, title), height
 
 
 def _bar(row: Bar, top: int, place: Callable[[float], float], right: int) -> str:
@@ -383,6 +388,30 @@ def _bar(row: Bar, top: int, place: Callable[[float], float], right: int) -> str
     ink = "fill:var(--paper);stroke:var(--ink)"
     parts += [f'<circle cx="{place(x):.1f}" cy="{middle}" r="2.6" style="{ink}"/>' for x in row.parts]
     return "".join([*parts, "</g>"])
+
+
+def sheet(title: str, drawings: Sequence[tuple[str, tuple[str, int]]], *, columns: int = 2) -> str:
+    """Titled drawings as one SVG file. It brings its colours and its ground along: where a site's scheme is not the
+    reader's, it is a light card on a dark page, or the other way round, and can be read.
+    """
+    gap, head = 20, 24
+    tops, boxes = [gap] * columns, list[str]()
+    for number, (name, (drawing, height)) in enumerate(drawings):
+        column = number % columns
+        x, y = gap + column * (WIDTH + gap), tops[column]
+        inner = drawing.replace("<svg ", f'<svg x="{x}" y="{y + head}" width="{WIDTH}" height="{height}" ', 1)
+        boxes.append(f'<text class="title" x="{x + 4}" y="{y + 14}">{html.escape(name)}</text>{inner}')
+        tops[column] += head + height + gap
+    width, height = gap + min(columns, len(drawings)) * (WIDTH + gap), max(tops)
+    style = (
+        f"{COLOURS}text {{ font: 11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif; fill: var(--soft) }}\n"
+        ".name { fill: var(--ink); font-size: 12px } .title { fill: var(--ink); font-size: 13px; font-weight: 600 }"
+    )
+    ground = f'<rect width="{width}" height="{height}" rx="8" style="fill:var(--paper)"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{html.escape(title)}"><style>{style}</style>{ground}\n' + "\n".join(boxes) + "</svg>\n"
+    )
 
 
 def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, y_name: str) -> str:

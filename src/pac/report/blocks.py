@@ -1,0 +1,304 @@
+"""What the blocks of a page hold: files of trials -> Markdown tables and drawings. `refresh` puts them in their place.
+
+Every number is computed here from single trials. What a file says of its trials in sum is not read: so a page can be
+checked against them.
+"""
+
+import dataclasses
+import functools
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pac.config import model_config
+from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
+from pac.evaluate.records import by_actor
+from pac.evaluate.summary import ALL
+from pac.evaluate.tables import METRICS, Cell, Grid, grids, markdown, show
+from pac.model import PAC
+from pac.model.pac import count_parameters
+from pac.report import charts
+from pac.report.groups import Contest, split_seed
+
+UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
+HOUSE = ("filtered BC", "BC+Q", "PAC", "PAC+V", "the data")  # have the same colour in every drawing
+MOST_PANELS = 9  # a drawing of more tasks shows what pools them alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What stands between the marks, and the files it shows."""
+
+    text: str
+    files: dict[str, str] = dataclasses.field(default_factory=dict)  # below the page's folder
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"expected the file {path}, found none. Paths begin at the page's folder.") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: expected JSON, found {error}.") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(document).__name__}.")
+    return document
+
+
+# ------------------------------------------------------------------------------------------------------------- trials
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trials:
+    """Rows of a study, of several, or of an evaluation: settings, or methods, each with its seeds."""
+
+    documents: list[dict[str, Any]]
+    members: dict[str, dict[int | None, list[Record]]]  # row -> seed of the training -> trials
+    experts: dict[str, float]
+
+    @functools.cached_property
+    def suites(self) -> list[str]:
+        tasks = (entry.task for parts in self.members.values() for part in parts.values() for entry in part)
+        return list(dict.fromkeys(task.partition("/")[0] for task in tasks))
+
+    def summaries(self, suite: str | None = None) -> dict[str, Summary]:
+        """Of each row, its seeds together."""
+        every = {row: [entry for part in parts.values() for entry in part] for row, parts in self.members.items()}
+        return self._summaries(every, suite)
+
+    def of_seed(self, seed: int | None, suite: str) -> dict[str, Summary]:
+        return self._summaries({row: parts.get(seed, []) for row, parts in self.members.items()}, suite)
+
+    def _summaries(self, rows: Mapping[str, Sequence[Record]], suite: str | None) -> dict[str, Summary]:
+        kept = {row: [e for e in part if suite in (None, e.task.partition("/")[0])] for row, part in rows.items()}
+        return {row: summarise(part, experts=self.experts) for row, part in kept.items() if part}
+
+    @property
+    def seeds(self) -> list[int | None]:
+        return list(dict.fromkeys(seed for parts in self.members.values() for seed in parts))
+
+    @property
+    def contest(self) -> Contest:
+        """For the differences of pairs."""
+        members = {row: {f"seed {seed}": part for seed, part in parts.items()} for row, parts in self.members.items()}
+        return Contest(rules="", members=members, experts=self.experts, notes=[])
+
+    def runs(self, row: str) -> list[dict[str, Any]]:
+        """What is known of a row's trainings. Samples of a policy come from the training of the policy."""
+        found = [run for document in self.documents for run in document.get("runs", []) if run.get("row") == row]
+        return found or (self.runs(row.removesuffix(", sampled")) if row.endswith(", sampled") else [])
+
+    def parameters(self, row: str) -> int | None:
+        settings: list[dict[str, Any]] = [d["rows"][row] for d in self.documents if row in d.get("rows", {})]
+        model = settings[0].get("model") if settings else None
+        return _parameters(json.dumps(model)) if model else None
+
+
+@functools.cache
+def _parameters(model: str) -> int:
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(model).items()}
+    with torch.device("meta"):
+        return count_parameters(PAC(model_config(**given)))
+
+
+def read_trials(paths: Sequence[Path]) -> Trials:
+    documents, members, experts = (
+        list[dict[str, Any]](),
+        dict[str, dict[int | None, list[Record]]](),
+        dict[str, float](),
+    )
+    rules: dict[str, Any] = {}
+    for path in paths:
+        document = read_json(path)
+        try:
+            records = [Record.from_json(trial) for trial in document["trials"]]
+            found = {name: document["settings"][name] for name in ("seed", "max_steps", "stop_at_success")}
+            known = {task: float(about["mean"]) for task, about in document.get("experts", {}).items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}: expected the JSON of `pac study`, `pac evaluate` or benchmarks/peers.py, found {error!r}."
+            ) from error
+        if not records:
+            raise ValueError(f"{path}: expected trials, found none.")
+        if len({entry.key for entry in records}) < len(records):
+            raise ValueError(f"{path}: expected every trial once, found one of the same actor, task and index twice.")
+        if (rules := rules or found) != found:
+            raise ValueError(f"{path}: expected trials under the rules of {paths[0]}, {rules}, found {found}.")
+        if other := [task for task, mean in known.items() if experts.setdefault(task, mean) != mean]:
+            raise ValueError(f"{path}: expected the experts of the files before it, found another of {other[0]}.")
+        rows = dict[str, dict[int | None, list[Record]]]()
+        for label, part in by_actor(records).items():
+            row, seed = split_seed(label)
+            if seed in rows.setdefault(row, {}):
+                raise ValueError(f"{path}: expected one actor that is seed {seed} of {row!r}, found {label!r} as well.")
+            rows[row][seed] = [dataclasses.replace(entry, actor=row) for entry in part]
+        if both := sorted(set(rows) & set(members)):
+            raise ValueError(f"{path}: expected rows of other names than in the files before it, found {both[0]!r}.")
+        members |= rows
+        documents.append(document)
+    return Trials(documents=documents, members=members, experts=experts)
+
+
+def metrics_of(summaries: Mapping[str, Summary]) -> list[str]:
+    """Success and percent of expert; the return as well where a task has neither."""
+    rows = [row for summary in summaries.values() for row in summary.tasks.values()]
+    known = [name for name in ("success", "percent") if any(METRICS[name][1](row) for row in rows)]
+    return known + (["return"] if any(row.success is None and row.percent is None for row in rows) else [])
+
+
+def table(found: Trials) -> str:
+    """A row a task, a column a row of the study, pooled below; and what the trials cannot support."""
+    made: list[Grid] = []
+    for suite in found.suites:
+        summaries = found.summaries(suite)
+        made += grids(summaries, metrics=metrics_of(summaries))
+    told = [note for document in found.documents for note in document.get("notes", [])]
+    return markdown(made, list(dict.fromkeys([*warnings(found.summaries(), []), *told])))
+
+
+def pooled(found: Trials) -> str:
+    """A line a row: the number, and how much stands behind it."""
+    made = []
+    for suite in found.suites:
+        summaries = found.summaries(suite)
+        title, pick, scale = METRICS[metrics_of(summaries)[0]]
+        estimates = {row: pick(summary.overall) for row, summary in summaries.items()}
+        top, methods = best(estimates), dict.fromkeys(entry.method for entry in estimates.values() if entry)
+        lines: list[list[Cell]] = []
+        for row, summary in summaries.items():
+            counts = f"{summary.overall.tasks:,}", f"{summary.overall.trials:,}", f"{len(found.members[row]):,}"
+            cells = [*counts, *_size(found, row)]
+            lines.append([(row, False), (show(estimates[row], scale), row in top), *((text, False) for text in cells)])
+        where = f", {suite}" if len(found.suites) > 1 else ""
+        header = ["", title, "tasks", "trials", "seeds", "size", "parameters", "updates"]
+        made.append(Grid(f"{title}{where}, pooled over tasks and seeds (95%: {'; '.join(methods)})", header, lines))
+    return markdown(made)
+
+
+def _size(found: Trials, row: str) -> list[str]:
+    """Name, parameters, updates."""
+    runs, parameters = found.runs(row), found.parameters(row)
+    sizes = _several(run["size"] for run in runs if run.get("size"))
+    return [sizes, _millions(parameters), _several(f"{run['steps']:,}" for run in runs if "steps" in run)]
+
+
+def _several(values: Iterable[Any]) -> str:
+    return " / ".join(dict.fromkeys(map(str, values))) or "-"
+
+
+def _millions(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.2f}M"
+
+
+def seeds(found: Trials) -> str:
+    """The first of the metrics, pooled over tasks, a line a seed."""
+    made = []
+    for suite in found.suites:
+        title, pick, scale = METRICS[metrics_of(found.summaries(suite))[0]]
+        lines: list[list[Cell]] = []
+        for seed in found.seeds:
+            summaries = found.of_seed(seed, suite)
+            each = {row: pick(summaries[row].overall) if row in summaries else None for row in found.members}
+            lines.append([(f"seed {seed}", False), *((show(entry, scale), False) for entry in each.values())])
+        where = f", {suite}" if len(found.suites) > 1 else ""
+        made.append(Grid(f"{title}{where}, seed by seed", ["", *found.members], lines))
+    return markdown(made)
+
+
+def differences(found: Trials) -> str:
+    """Of every pair of rows, over trials from the same initial state and trainings of the same seed."""
+    made, complaints = found.contest.differences()
+    if complaints:
+        raise ValueError(complaints[0])
+    wanted = metrics_of(found.summaries())
+    made = [d for d in made if d.metric in wanted and d.where == ALL]
+    if not made:
+        raise ValueError("expected rows with the same initial states, found no pair.")
+    (grid,) = grids({}, made)
+    named = [(f"`{d.first}` minus `{d.second}`", False) for d in made]  # rows may be called 1, or 0.25
+    rows = [[name, *row[1:]] for name, row in zip(named, grid.rows, strict=True)]
+    return markdown([dataclasses.replace(grid, header=["", *grid.header[1:]], rows=rows)])
+
+
+def cost(found: Trials) -> str:
+    """What each row took, and the command."""
+    header = ["", "runs", "size", "parameters", "updates", "minutes of training a run", "minutes of its trials"]
+    lines: list[list[Cell]] = []
+    for row in found.members:
+        if row.endswith(", sampled") and found.runs(row) == found.runs(row.removesuffix(", sampled")):
+            continue
+        runs = found.runs(row)
+        times = [_minutes([run[name] for run in runs if name in run]) for name in ("seconds", "trial_seconds")]
+        lines.append([(text, False) for text in (row, f"{len(runs):,}", *_size(found, row), *times)])
+    parts = [markdown([Grid("Cost: mean (least to most)", header, lines)]).rstrip("\n")]
+    for document in found.documents:
+        versions = document["settings"].get("versions", {})
+        words = ", ".join(f"{name} {version}" for name, version in versions.items())
+        parts += [f"```\n{document['command']}\n```", f"Made {document['created'][:10]}; {words}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _minutes(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "-"
+    mean, low, high = (value / 60 for value in (sum(seconds) / len(seconds), min(seconds), max(seconds)))
+    return f"{mean:.1f} ({low:.1f} to {high:.1f})"
+
+
+def bars(found: Trials, name: str) -> Block:
+    panels: list[tuple[str, tuple[str, int]]] = []
+    for suite in found.suites:
+        summaries = found.summaries(suite)
+        metric = metrics_of(summaries)[0]
+        _, pick, scale = METRICS[metric]
+        tasks = list(dict.fromkeys(task for summary in summaries.values() for task in summary.tasks))
+        places = {ALL: f"pooled, {len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
+        places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS else {}
+        each = [found.of_seed(seed, suite) for seed in found.seeds]
+        for place, title in places.items():
+            rows = {row: summary.rows[place] for row, summary in summaries.items() if place in summary.rows}
+            estimates = {row: pick(entry) for row, entry in rows.items()}
+            dots = {
+                row: [
+                    scale * e.mean for s in each if row in s and place in s[row].rows if (e := pick(s[row].rows[place]))
+                ]
+                for row in rows
+            }
+            limits = (0.0, 100.0) if metric == "success" else None
+            panels.append(panel(f"{title}: {UNITS[metric]}", estimates, dots, scale, limits))
+    return drawn(name, panels)
+
+
+def panel(
+    title: str,
+    estimates: Mapping[str, Estimate | None],
+    dots: Mapping[str, Sequence[float]],
+    scale: float,
+    limits: tuple[float, float] | None,
+) -> tuple[str, tuple[str, int]]:
+    strange = not any(name in HOUSE for name in estimates)
+    made = [
+        charts.Bar(
+            name=name,
+            index=number if strange else HOUSE.index(name) if name in HOUSE else len(HOUSE) + number,
+            value=scale * entry.mean,
+            low=scale * entry.low,
+            high=scale * entry.high,
+            text=show(entry, scale),
+            parts=tuple(dots[name]) if len(dots[name]) > 1 else (),
+        )
+        for number, (name, entry) in enumerate(estimates.items())
+        if entry is not None
+    ]
+    return title, charts.draw_bars(title, made, limits)
+
+
+def drawn(name: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> Block:
+    path, titles = f"plots/{name}.svg", ", ".join(title for title, _ in panels)
+    words = f"Bars with 95% intervals, a dot a seed: {titles}"
+    return Block(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: charts.sheet(words, panels)})

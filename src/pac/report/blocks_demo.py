@@ -1,0 +1,139 @@
+"""Blocks of `pac demo`: its table of several seeds, its cost, its drawing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pac.evaluate import Estimate, best
+from pac.evaluate.tables import Cell, Grid, markdown, show
+from pac.intervals import mean_interval, stratified_mean, wilson
+from pac.report.blocks import Block, drawn, panel, read_json
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Demo:
+    """`demo.json` of several seeds: a score a trial, 100 or 0 where a world knows success, else percent of expert."""
+
+    documents: dict[int, dict[str, Any]]  # by seed
+    experts: Mapping[str, float]
+
+    @property
+    def methods(self) -> list[str]:
+        return list(next(iter(self.documents.values()))["scores"])
+
+    def scores(self, method: str, seeds: Iterable[int] | None = None) -> dict[str, np.ndarray]:
+        """By task, of these seeds or of all together."""
+        each = [self.documents[seed]["scores"][method] for seed in seeds or self.documents]
+        return {task: np.concatenate([np.array(one[task], np.float64) for one in each]) for task in each[0]}
+
+    def rows(self, scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+        """As `pac demo` counts: tasks weigh the same where they are pooled."""
+        made = {task: self._task(task, values) for task, values in scores.items()}
+        name = f"pooled, {len(scores)} tasks"
+        return made | ({name: _stratified(list(scores.values()))} if len(scores) > 1 else {})
+
+    def _task(self, task: str, values: np.ndarray) -> Estimate:
+        mean = float(values.mean())
+        if task in self.experts:
+            low, high = mean_interval(values)
+            return Estimate(mean=mean, low=low, high=high, n=len(values), method="standard error over trials")
+        low, high = (100 * end for end in wilson(int((values > 50).sum()), len(values)))
+        return Estimate(mean=mean, low=low, high=high, n=len(values), method="Wilson")
+
+
+def _stratified(groups: Sequence[np.ndarray]) -> Estimate:
+    low, high = stratified_mean(groups)
+    mean = float(np.mean([group.mean() for group in groups]))
+    return Estimate(mean=mean, low=low, high=high, n=sum(map(len, groups)), method="standard error over trials")
+
+
+def read_demo(paths: Sequence[Path]) -> Demo:
+    documents, kinds = dict[int, dict[str, Any]](), list[Any]()
+    for path in paths:
+        document = read_json(path)
+        try:
+            seed, shape = document["settings"]["seed"], {m: list(t) for m, t in document["scores"].items()}
+            kinds.append(({**document["settings"], "seed": None}, document["experts"], shape))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: expected the demo.json of `pac demo`, found {error!r}.") from error
+        if seed in documents:
+            raise ValueError(f"{path}: expected another seed than in the files before it, found {seed} again.")
+        if kinds[-1] != kinds[0]:
+            raise ValueError(f"{path}: expected a demo of the settings and methods of {paths[0]}, found others.")
+        documents[seed] = document
+    return Demo(documents=documents, experts=document["experts"])
+
+
+def table(found: Demo) -> str:
+    """Tasks over all seeds, then all tasks seed by seed, then differences of pairs seed by seed."""
+    title = "Success, or percent of expert (95%: Wilson; standard error over trials)"
+    every = {method: found.rows(found.scores(method)) for method in found.methods}
+    lines = [_demo_line(place, {method: rows[place] for method, rows in every.items()}) for place in every["PAC"]]
+    last = next(reversed(every["PAC"]))
+    each = []
+    for seed in found.documents:
+        rows = {method: found.rows(found.scores(method, [seed])) for method in found.methods}
+        each.append(_demo_line(f"seed {seed}", {method: made[last] for method, made in rows.items()}))
+    pairs = [(a, b) for a in ("PAC", "PAC+V") for b in ("filtered BC", "BC+Q")]
+    apart: list[list[Cell]] = []
+    for seed in found.documents:
+        cells = [_apart(found.scores(a, [seed]), found.scores(b, [seed])) for a, b in pairs]
+        apart.append([(f"seed {seed}", False), *((show(e), e.low > 0 or e.high < 0) for e in cells)])
+    names = [f"{a} - {b}" for a, b in pairs]
+    return markdown(
+        [
+            Grid(f"{title}, {_plural(len(found.documents), 'seed')} together", ["task", *found.methods], lines, 1),
+            Grid(f"{last}, seed by seed", ["", *found.methods], each),
+            Grid("Differences over the same initial states, pooled; bold where 0 is outside", ["", *names], apart),
+        ]
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _demo_line(name: str, estimates: Mapping[str, Estimate]) -> list[Cell]:
+    """The data itself is no contestant."""
+    top = best({method: entry for method, entry in estimates.items() if method != "the data"})
+    return [(name, False), *((show(entry), method in top) for method, entry in estimates.items())]
+
+
+def _apart(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Estimate:
+    return _stratified([first[task] - second[task] for task in first])
+
+
+def cost(found: Demo) -> str:
+    header = [
+        "",
+        "episodes a task",
+        "updates",
+        "trials a task",
+        *(f"minutes: {k}" for k in ("data", "training", "trials")),
+    ]
+    lines, commands = list[list[Cell]](), []
+    for seed, document in found.documents.items():
+        about, seconds = document["settings"], document["seconds"]
+        counts = [f"{about[name]:,}" for name in ("episodes", "steps", "trials")]
+        times = [f"{seconds[name] / 60:.1f}" for name in ("data", "training", "trials")]
+        lines.append([(text, False) for text in (f"seed {seed}", *counts, *times)])
+        commands.append(document["command"])
+    return markdown(
+        [Grid("Cost: what was made already is not counted again", header, lines)], command="\n".join(commands)
+    )
+
+
+def bars(found: Demo, name: str) -> Block:
+    every = {method: found.rows(found.scores(method)) for method in found.methods}
+    each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
+    panels = []
+    *tasks, whole = every["PAC"]
+    for place in [whole, *tasks]:
+        unit = "% of expert" if place in found.experts else "success, %" if "/" in place else "success or % of expert"
+        estimates = {method: rows[place] for method, rows in every.items()}
+        dots = {method: [one[method][place].mean for one in each] for method in found.methods}
+        panels.append(panel(f"{place}: {unit}", estimates, dots, 1.0, (0.0, 100.0)))
+    return drawn(name, panels)

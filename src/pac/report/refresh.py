@@ -1,0 +1,201 @@
+"""`pac report --refresh`: a Markdown page whose numbers are made from JSON files beside it.
+
+    <!-- pac: table study/poor.json -->
+    what stands here is made anew
+    <!-- end -->
+
+All else is left as it is. Nothing is written unless every block could be made.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pac.config import suggest
+from pac.evaluate.records import write_text
+from pac.evaluate.tables import Cell, Grid, markdown
+from pac.report import blocks, blocks_demo
+from pac.report.blocks import Block, Trials, read_json, read_trials
+from pac.report.blocks_demo import Demo, read_demo
+
+END = "<!-- end -->"
+_OPENS = re.compile(r"<!--\s*pac\b")
+_BEGIN = re.compile(r"<!-- pac: (.+) -->")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A block of a page: lines from its mark to its end, counted from 0, both with."""
+
+    words: tuple[str, ...]  # kind, then what it is made from
+    first: int
+    last: int
+
+
+def find_blocks(lines: list[str], name: str) -> list[Place]:
+    """In order. What stands in a code fence outside of blocks is an example, not a block."""
+    found: list[Place] = []
+    begun: tuple[int, tuple[str, ...]] | None = None
+    fence = ""
+    for number, line in enumerate(lines):
+        text, where = line.strip(), f"{name}, line {number + 1}"
+        if begun is None and (mark := re.match(r"`{3,}|~{3,}", text)):
+            fence = mark[0] if not fence else "" if text.startswith(fence) else fence
+        elif fence:
+            continue
+        elif _OPENS.match(text):
+            if begun is not None:
+                raise ValueError(f"{where}: expected {END} of the block in line {begun[0] + 1} first, found {text!r}.")
+            if not (given := _BEGIN.fullmatch(text)):
+                raise ValueError(f"{where}: expected `<!-- pac: KIND FILE -->` alone in a line, found {text!r}.")
+            begun = number, tuple(_split(given[1], where))
+        elif text == END:
+            if begun is None:
+                raise ValueError(f"{where}: expected `<!-- pac: KIND FILE -->` before {END}, found none.")
+            found.append(Place(words=begun[1], first=begun[0], last=number))
+            begun = None
+    if begun is not None:
+        raise ValueError(f"{name}, line {begun[0] + 1}: expected {END} after this block, found the end of the page.")
+    return found
+
+
+def _split(text: str, where: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: expected words, found {text!r} ({error}).") from error
+
+
+class Shelf:
+    """The page's folder. What several blocks name is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._trials: dict[tuple[Path, ...], Trials] = {}
+        self._demos: dict[tuple[Path, ...], Demo] = {}
+
+    def paths(self, words: Sequence[str]) -> tuple[Path, ...]:
+        """A pattern stands for all files it fits, in order."""
+        if not words:
+            raise ValueError("expected a file after the block's kind, found none.")
+        found: list[Path] = []
+        for word in words:
+            fits = sorted(self.folder.glob(word)) if any(mark in word for mark in "*?[") else [self.folder / word]
+            if not fits:
+                raise ValueError(f"expected files that fit {word!r} in {self.folder}, found none.")
+            found += fits
+        return tuple(found)
+
+    def trials(self, words: Sequence[str]) -> Trials:
+        paths = self.paths(words)
+        if paths not in self._trials:
+            self._trials[paths] = read_trials(paths)
+        return self._trials[paths]
+
+    def demo(self, words: Sequence[str]) -> Demo:
+        paths = self.paths(words)
+        if paths not in self._demos:
+            self._demos[paths] = read_demo(paths)
+        return self._demos[paths]
+
+    def holds_demo(self, words: Sequence[str]) -> bool:
+        paths = self.paths(words)
+        return paths in self._demos or (paths not in self._trials and "scores" in read_json(paths[0]))
+
+
+def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
+    return lambda shelf, words: Block(text=make(shelf.trials(words)))
+
+
+def _demo(shelf: Shelf, words: Sequence[str]) -> Block:
+    return Block(text=blocks_demo.table(shelf.demo(words)))
+
+
+def _cost(shelf: Shelf, words: Sequence[str]) -> Block:
+    return Block(
+        text=blocks_demo.cost(shelf.demo(words)) if shelf.holds_demo(words) else blocks.cost(shelf.trials(words))
+    )
+
+
+def _bars(shelf: Shelf, words: Sequence[str]) -> Block:
+    name = _name(words)
+    return (
+        blocks_demo.bars(shelf.demo(words), name) if shelf.holds_demo(words) else blocks.bars(shelf.trials(words), name)
+    )
+
+
+def _paper(shelf: Shelf, words: Sequence[str]) -> Block:
+    if len(words) != 1:
+        raise ValueError(f"expected one key of paper.json, found {len(words)}.")
+    where = shelf.folder / "paper.json"
+    return Block(text=paper_table(read_json(where), words[0], where))
+
+
+def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
+    """The paper's numbers, as printed."""
+    known = document.get("numbers", {})
+    if key not in known:
+        raise ValueError(f"expected a key of {where}, found {key!r}. Keys: {', '.join(known)}.")
+    about = known[key]
+    lines: list[list[Cell]] = []
+    for entry in about["entries"]:
+        ends = "" if entry.get("interval") is None else " [{:.1f}, {:.1f}]".format(*entry["interval"])
+        lines.append([(entry["name"], False), (f"{entry['value']:.1f}{ends}", False), (entry["from"], False)])
+    grid = Grid(f"The paper: {about['about']}", [about["rows"], about["unit"], "printed in"], lines)
+    return markdown([grid], about.get("notes", []))
+
+
+def _name(words: Sequence[str]) -> str:
+    """Of a drawing: from the paths as they were given."""
+    bare = [re.sub(r"\.json$", "", word) for word in words]
+    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
+
+
+KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
+    "table": _of_trials(blocks.table),
+    "pooled": _of_trials(blocks.pooled),
+    "seeds": _of_trials(blocks.seeds),
+    "differences": _of_trials(blocks.differences),
+    "cost": _cost,
+    "bars": _bars,
+    "demo": _demo,
+    "paper": _paper,
+}
+
+
+def refreshed(page: Path) -> dict[Path, str]:
+    """The files as they should be: drawings, and the page itself last."""
+    try:
+        lines = page.read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{page}: expected a Markdown page, found {error}.") from error
+    places = find_blocks(lines, str(page))
+    if not places:
+        raise ValueError(f"{page}: expected blocks such as `<!-- pac: table FILE -->` ... `{END}`, found none.")
+    files, shelf = dict[Path, str](), Shelf(page.parent)
+    for place in reversed(places):
+        kind, *words = place.words
+        where = f"{page}, line {place.first + 1}"
+        if kind not in KINDS:
+            raise ValueError(f"{where}: expected a kind of block, found {kind!r}.{suggest(kind, KINDS)}")
+        try:
+            block = KINDS[kind](shelf, words)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        lines[place.first + 1 : place.last] = ["", *block.text.rstrip("\n").split("\n"), ""]
+        files |= {page.parent / path: text for path, text in block.files.items()}
+    return files | {page: "\n".join(lines)}
+
+
+def refresh(page: Path) -> list[Path]:
+    """Write what is not so already, each file at once or not at all; returns what was written."""
+    changed = [(path, text) for path, text in refreshed(page).items() if not path.is_file() or path.read_text() != text]
+    for path, text in changed:
+        try:
+            write_text(path, text)
+        except OSError as error:
+            raise ValueError(f"{path}: expected a file to write to, found {error}.") from error
+    return [path for path, _ in changed]

@@ -1,0 +1,368 @@
+"""The numbers of results/README.md are those of the trials beside it, and no others."""
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.made import DOOR, DRAWER, trials, write_evaluation
+
+from pac.cli import main
+from pac.evaluate import read, summarise
+from pac.evaluate.records import by_actor, write_json
+from pac.report.blocks import read_trials
+from pac.report.blocks_demo import read_demo
+from pac.report.refresh import END, KINDS, find_blocks, refresh, refreshed
+
+RESULTS = Path(__file__).parents[2] / "results"
+PAGE = RESULTS / "README.md"
+
+# Words and numbers of the page's text that are no results.
+ALLOWED = (
+    "95% interval",
+    "two CPU cores",
+    "the two intervals",
+    "The other two took",
+    "two suites",
+    "a toy of two tasks",
+)
+NAMES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+WORDS = {word: str(i) for i, word in enumerate(NAMES, 2)}
+NUMBER = re.compile(rf"(?<![\w.])(?:\d[\d,]*(?:\.\d+)?|\.\d+)\w*|\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
+
+
+def numbers(text: str) -> set[str]:
+    """As they are written, units too, words as digits; what follows a letter (H200) is a name."""
+    found = (word.lower().rstrip(",") for word in NUMBER.findall(text))
+    return {f"0{word}" if word.startswith(".") else WORDS.get(word, word) for word in found}
+
+
+def paper_numbers() -> set[str]:
+    tables = json.loads((RESULTS / "paper.json").read_text())["numbers"].values()
+    entries = [entry for table in tables for entry in table["entries"]]
+    values = [value for entry in entries for value in (entry["value"], *(entry["interval"] or ()))]
+    return {text for value in values for text in (f"{value:.1f}", f"{value:g}")}
+
+
+def strange_numbers(page: str) -> set[tuple[str, str]]:
+    """Section and number, of those in the text that stand in no block of their section, nor in the paper's numbers."""
+    known, strange = paper_numbers(), set()
+    for section in re.split(r"^(?=## )", page, flags=re.MULTILINE):
+        lines = section.split("\n")
+        text, made = list(lines), ""
+        for place in reversed(find_blocks(lines, "page")):
+            made += "\n".join(lines[place.first + 1 : place.last])
+            del text[place.first : place.last + 1]
+        prose = re.sub(r"^```.*?^```", "", "\n".join(text), flags=re.MULTILINE | re.DOTALL)
+        prose = re.sub(r"\s+", " ", prose)
+        for phrase in ALLOWED:
+            prose = prose.replace(phrase, "")
+        strange |= {(lines[0], number) for number in numbers(prose) - numbers(made) - known}
+    return strange
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Some of the page, and what it is made from."""
+    for name in ("study/poor.json", "demo/seed-1/demo.json", "demo/seed-2/demo.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(RESULTS / name, tmp_path / name)
+    page = write_page(tmp_path, "table study/poor.json", "bars study/poor.json", "demo demo/seed-*/demo.json")
+    assert len(refresh(page)) == 2
+    return page
+
+
+def change(path: Path, what: Any) -> None:
+    document = json.loads(path.read_text())
+    what(document)
+    path.write_text(json.dumps(document))
+
+
+def write_page(folder: Path, *blocks: str, after: str = "") -> Path:
+    page = folder / "page.md"
+    page.write_text("# Title\n\n" + "".join(f"<!-- pac: {block} -->\n{END}\n\n" for block in blocks) + after)
+    return page
+
+
+# ----------------------------------------------------------------------------------------------------- the page itself
+
+
+def test_the_page_and_its_drawings_are_what_their_files_give() -> None:
+    files = refreshed(PAGE)
+    assert len(files) > 4
+    for path, text in files.items():
+        assert path.read_text() == text, f"{path}: run `pac report --refresh results/README.md`"
+    assert {path for path in files if path.suffix == ".svg"} == set((RESULTS / "plots").iterdir())
+
+
+def test_every_number_in_the_text_stands_in_a_table() -> None:
+    assert strange_numbers(PAGE.read_text()) == set()
+
+
+@pytest.mark.parametrize(
+    ("claim", "number"),
+    [
+        ("PAC gets 63.7%.", "63.7"),
+        ("On 47 tasks,", "47"),
+        ("**1,234** updates", "1,234"),
+        ("over Nine seeds", "9"),
+        ("alpha .77", "0.77"),
+        ("`61x` faster", "61x"),
+        ("with 3.5M parameters", "3.5m"),
+        ("| a | 99.9 [1.5] |", "99.9"),
+    ],
+)
+def test_a_number_that_was_made_up_is_found(claim: str, number: str) -> None:
+    page = PAGE.read_text().replace("## Not done yet\n", f"{claim}\n\n## Not done yet\n")
+    assert ("## What the behaviours reach", number) in strange_numbers(page)
+
+
+def test_a_number_of_another_section_is_found() -> None:
+    page = PAGE.read_text()
+    assert "**60.3 [" in page
+    moved = page.replace("## Not done yet\n", "## Not done yet\n\nPAC has 60.3.\n")
+    assert strange_numbers(moved) == {("## Not done yet", "60.3")}
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    page = PAGE.read_text()
+    heads = {
+        re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^## (.*)$", page, re.MULTILINE)
+    }
+    links = re.findall(r"\]\(([^)]+)\)", page) + re.findall(r'src="([^"]+)"', page)
+    assert len(links) > 8
+    for link in links:
+        assert link[1:] in heads if link.startswith("#") else (RESULTS / link).exists(), link
+
+
+def test_the_numbers_of_a_table_counted_by_hand() -> None:
+    document = json.loads((RESULTS / "study/poor.json").read_text())
+    found = [trial["success"] for trial in document["trials"] if re.fullmatch(r"PAC, seed \d", trial["actor"])]
+    pooled = next(line for line in PAGE.read_text().split("\n") if line.startswith("| pooled, 4 tasks | 600 |"))
+    assert f"**{100 * sum(found) / len(found):.1f} [" in pooled
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_demos_numbers_are_those_of_its_trials_and_of_its_own_table(seed: int) -> None:
+    folder = RESULTS / f"demo/seed-{seed}"
+    demo, document = read_demo([folder / "demo.json"]), json.loads((folder / "demo.json").read_text())
+    for method in demo.methods:
+        rows = demo.rows(demo.scores(method))
+        own = document["table"][method]
+        for place, entry in rows.items():
+            told = own["pooled" if place.startswith("pooled") else place]
+            assert (entry.mean, entry.low, entry.high) == pytest.approx(
+                (told["mean"], told["low"], told["high"]), abs=1e-3
+            )
+    for name in ("metaworld", "control"):
+        for method, records in by_actor(read(folder / f"{name}.json")[1]).items():
+            for task, row in summarise(records, experts=document["experts"]).tasks.items():
+                said = row.percent.mean if row.percent else 100 * row.success.mean if row.success else None
+                assert demo.scores(method)[task].mean() == pytest.approx(said, abs=1e-3)
+
+
+# --------------------------------------------------------------------------------------------------- what changes it
+
+
+def test_one_other_trial_makes_another_page_and_drawing(copy: Path) -> None:
+    before = copy.read_text()
+
+    def flip(document: dict[str, Any]) -> None:
+        trial = next(t for t in document["trials"] if t["actor"] == "PAC, seed 1" and not t["success"])
+        trial["success"] = True
+
+    change(copy.parent / "study/poor.json", flip)
+    assert {path.name for path in refresh(copy)} == {"page.md", "study-poor.svg"}
+    assert "**60.3 [" in before
+    assert "**60.5 [" in copy.read_text()  # 363 of 600
+    assert refresh(copy) == []
+
+
+def test_what_a_file_says_of_its_trials_is_not_believed(copy: Path) -> None:
+    def boast(document: dict[str, Any]) -> None:
+        document["summary"]["PAC"]["pooled"]["all"]["success"]["mean"] = 0.99
+
+    change(copy.parent / "study/poor.json", boast)
+    change(copy.parent / "demo/seed-1/demo.json", lambda d: d["table"]["PAC"]["pooled"].update(mean=99.0))
+    assert refresh(copy) == []
+
+
+def test_text_outside_of_blocks_stays_as_it_is(tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "a.json", trials("PAC, seed 0", DOOR, 3, 10), seed=0)
+    example = f"```\n<!-- pac: nonsense -->\n{END}\n```\n  spaces  and no line at the end"
+    page = write_page(tmp_path, "table a.json", after=example)
+    refresh(page)
+    text = page.read_text()
+    assert text.startswith("# Title\n\n<!-- pac: table a.json -->\n\n")
+    assert text.endswith(f"{END}\n\n{example}")
+    assert "| metaworld/door-open | 10 | 30.0 [" in text
+
+
+# ---------------------------------------------------------------------------------------------------------- the kinds
+
+
+def write_study(path: Path, rows: dict[str, int], tasks: tuple[str, ...] = (DOOR, DRAWER), **settings: Any) -> Path:
+    """Two seeds of each row: so many successes of ten with the first, one less with the second."""
+    records = [
+        entry
+        for row, successes in rows.items()
+        for seed in (1, 2)
+        for task in tasks
+        for entry in trials(f"{row}, seed {seed}", task, successes - (seed == 2), 10)
+    ]
+    write_evaluation(path, records, seed=0, **settings)
+    runs = [
+        {
+            "row": row.removesuffix(", sampled"),
+            "seed": seed,
+            "seconds": 60.0 * seed,
+            "trial_seconds": 30.0,
+            "steps": 3000,
+        }
+        for row in rows
+        for seed in (1, 2)
+        if not row.endswith(", sampled")
+    ]
+    change(path, lambda document: document.update(runs=runs, created="2026-01-02T03:04:05+00:00"))
+    return path
+
+
+def made(folder: Path, block: str) -> str:
+    page = write_page(folder, block)
+    refresh(page)
+    return page.read_text()
+
+
+def test_files_of_peers_join_those_of_a_study(tmp_path: Path) -> None:
+    study, peers = tmp_path / "study.json", tmp_path / "peers.json"
+    write_study(study, {"PAC": 8})
+    change(study, lambda d: d.update(rows={"PAC": {"model": {"size": "nano"}}}))
+    change(study, lambda d: [run.update(size="nano") for run in d["runs"]])
+    write_study(peers, {"CQL": 5, "CQL, sampled": 3})
+    text = made(tmp_path, "pooled study.json peers.json")
+    assert re.search(r"\| PAC \| \*\*75.0 \[.*\]\*\* \| 2 \| 40 \| 2 \| nano \| 0.2\dM \| 3,000 \|", text)
+    assert re.search(r"\| CQL \| 45.0 \[.*\] \| 2 \| 40 \| 2 \| - \| - \| 3,000 \|", text)
+    assert "| CQL, sampled | 25.0 [" in text
+    cost = made(tmp_path, "cost study.json peers.json")
+    assert "| CQL | 2 | - | - | 3,000 | 1.5 (1.0 to 2.0) | 0.5 (0.5 to 0.5) |" in cost
+    assert "| CQL, sampled" not in cost  # the same trainings
+    assert cost.count("```\npac evaluate x\n```") == 2
+    assert "Made 2026-01-02" in cost
+
+
+def test_seeds_and_pairs(tmp_path: Path) -> None:
+    write_study(tmp_path / "a.json", {"1": 8, "1, then 0": 5})
+    assert "| seed 1 | 80.0 [" in made(tmp_path, "seeds a.json")
+    assert "| seed 2 | 70.0 [" in made(tmp_path, "seeds a.json")
+    assert "| `1` minus `1, then 0` | Success, % | 40 | **+30.0 [" in made(tmp_path, "differences a.json")
+
+
+def test_suites_are_not_pooled_with_each_other(tmp_path: Path) -> None:
+    """A success and a percent of expert have no mean."""
+    write_study(tmp_path / "a.json", {"PAC": 8, "BC+Q": 5}, (DOOR, DRAWER, "control/walker.walk"))
+
+    def no_success(document: dict[str, Any]) -> None:
+        document["experts"] = {"control/walker.walk": {"mean": 20.0}}
+        for trial in document["trials"]:
+            trial["success"] = None if trial["task"].startswith("control") else trial["success"]
+
+    change(tmp_path / "a.json", no_success)
+    text = made(tmp_path, "table a.json")
+    assert "| pooled, 2 tasks | 40 | **75.0 [" in text
+    assert "3 tasks" not in text
+    assert "**Percent of expert (95%" in text
+    assert "**Return" not in text
+    assert "Percent of expert, control, seed by seed" in made(tmp_path, "seeds a.json")
+
+
+def test_a_drawing_stands_alone(tmp_path: Path) -> None:
+    write_study(tmp_path / "a.json", {"PAC <&>": 8, "BC+Q": 5})
+    assert '<img src="plots/a.svg" alt="Bars with 95% intervals' in made(tmp_path, "bars a.json")
+    text = (tmp_path / "plots/a.svg").read_text()
+    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+    used, given = set(re.findall(r"var\((--\w+)\)", text)), set(re.findall(r"(--[\w-]+):", text))
+    assert used <= given
+    assert "prefers-color-scheme: dark" in text
+    assert "pooled, 2 tasks" in text
+    assert text.count("<circle") == 2 * 2 * 3  # rows, seeds, and two tasks with what pools them
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "a\n<!-- pac: tabel a.json -->\n<!-- end -->",
+            "line 2: expected a kind of block, found 'tabel'. Did you mean",
+        ),
+        ("<!-- pac: table b.json -->\n<!-- end -->", r"line 1: expected the file .*b.json, found none"),
+        ("<!-- pac: table -->\n<!-- end -->", "line 1: expected a file after"),
+        ("<!-- pac: table x/*.json -->\n<!-- end -->", "line 1: expected files that fit"),
+        ("a\n\n<!-- pac: table a.json -->\n", "line 3: expected <!-- end -->"),
+        ("<!-- pac: table a.json -->\n<!-- pac: seeds a.json -->\n<!-- end -->", "line 2: .* block in line 1 first"),
+        ("a\n<!-- end -->", "line 2: expected `<!-- pac"),
+        ("<!-- pac table a.json -->\n<!-- end -->", "line 1: expected `<!-- pac: KIND FILE -->`"),
+        ("<!-- pac: table 'a.json -->\n<!-- end -->", "line 1: expected words"),
+        ("<!-- pac: demo a.json -->\n<!-- end -->", "line 1: .*a.json: expected the demo.json"),
+        ("<!-- pac: table paper.json -->\n<!-- end -->", "line 1: .*paper.json: expected the JSON of `pac study`"),
+        (
+            "<!-- pac: paper nothing -->\n<!-- end -->",
+            "line 1: expected a key of .*paper.json, found 'nothing'. Keys: x",
+        ),
+        ("<!-- pac: paper -->\n<!-- end -->", "line 1: expected one key"),
+        ("<!-- pac: table a.json a.json -->\n<!-- end -->", "line 1: .*other names than .*'PAC'"),
+        ("<!-- pac: table a.json rules.json -->\n<!-- end -->", "line 1: .*expected trials under the rules of"),
+        ("<!-- pac: table twice.json -->\n<!-- end -->", "line 1: .*expected every trial once"),
+        ("<!-- pac: table one.json two.json -->\n<!-- end -->", "line 1: .*two.json: expected the experts"),
+        ("<!-- pac: table both.json -->\n<!-- end -->", "line 1: .*expected one actor that is seed 0 of 'PAC'"),
+        ("<!-- pac: table none.json -->\n<!-- end -->", "line 1: .*expected trials, found none"),
+        ("<!-- pac: table page.md -->\n<!-- end -->", "line 1: .*page.md: expected JSON"),
+        ("nothing", "expected blocks such as"),
+    ],
+)
+def test_errors_name_the_line_and_nothing_is_written(tmp_path: Path, text: str, error: str) -> None:
+    records = trials("PAC, seed 0", DOOR, 3, 10)
+    write_evaluation(tmp_path / "a.json", records, seed=0)
+    write_evaluation(tmp_path / "rules.json", trials("BC, seed 0", DOOR, 3, 10), seed=0, max_steps=5)
+    write_evaluation(tmp_path / "twice.json", records + records[:1], seed=0)
+    write_evaluation(tmp_path / "none.json", [], seed=0)
+    write_evaluation(tmp_path / "both.json", records + trials("PAC seed 0", DOOR, 3, 10), seed=0)
+    for name, mean in (("one", 10.0), ("two", 20.0)):
+        write_evaluation(tmp_path / f"{name}.json", trials(name, DOOR, 3, 10), seed=0)
+        change(tmp_path / f"{name}.json", lambda d, mean=mean: d.update(experts={DOOR: {"mean": mean}}))
+    write_json(tmp_path / "paper.json", {"numbers": {"x": {}}})
+    page = tmp_path / "page.md"
+    text = text if text == "nothing" else f"{text}\n<!-- pac: bars a.json -->\n<!-- end -->" if "end" in text else text
+    page.write_text(text)
+    with pytest.raises(ValueError, match=error):
+        refresh(page)
+    assert page.read_text() == text
+    assert not (tmp_path / "plots").exists()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_evaluation(tmp_path / "a.json", trials("PAC", DOOR, 3, 10), seed=0)
+    page = str(write_page(tmp_path, "table a.json"))
+    assert main(["report", "--refresh", page]) == 0
+    assert "written" in capsys.readouterr().out
+    assert main(["report", "--refresh", page]) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    for wrong in (["--refresh", page, "--out", "x"], ["--refresh", page, "a.json"], ["a.json"], []):
+        assert main(["report", *wrong]) == 2
+        assert "expected" in capsys.readouterr().err
+
+
+def test_every_kind_is_in_the_docs() -> None:
+    text = (RESULTS.parent / "docs/report.md").read_text()
+    assert [kind for kind in KINDS if f"`{kind} " not in text] == []
+
+
+def test_an_actor_without_a_seed_is_a_row(tmp_path: Path) -> None:
+    found = read_trials([write_evaluation(tmp_path / "a.json", trials("random", DOOR, 3, 10), seed=0)])
+    assert found.members.keys() == {"random"}
+    assert found.seeds == [None]
