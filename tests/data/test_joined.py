@@ -75,10 +75,13 @@ def mixture(folders: list[Path], window: int = 2, **given: object) -> Mixture:
 
 def test_a_pattern_means_all_that_match_in_order(folders: list[Path]) -> None:
     named, wanted = mixture([folders[0].parent / "*"]).datasets[0], sorted(map(str, folders[0].parent.iterdir()))
-    assert [named.path, *named.more_paths] == wanted and len(wanted) > 1
+    assert [named.path, *named.more_paths] == wanted
+    assert len(wanted) > 1
     odd = folders[0].rename(folders[0].with_name("a[1]"))  # a folder of that very name is no pattern
     assert mixture([odd]).datasets[0].path == str(odd)
-    with pytest.raises(ValueError, match=r"rounds/\*/nothing: expected folders for dataset 'all', found none that match"):
+    with pytest.raises(
+        ValueError, match=r"rounds/\*/nothing: expected folders for dataset 'all', found none that match"
+    ):
         mixture([odd.parent / "rounds/*/nothing"])
 
 

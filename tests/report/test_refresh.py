@@ -273,7 +273,7 @@ def test_suites_are_not_pooled_with_each_other(tmp_path: Path) -> None:
     text = made(tmp_path, "table a.json")
     assert "| pooled, 2 tasks | 40 | **75.0 [" in text
     assert "3 tasks" not in text
-    assert "**Percent of expert (95%" in text
+    assert "**control: Percent of expert (95%" in text
     assert "**Return" not in text
     assert "Percent of expert, control, seed by seed" in made(tmp_path, "seeds a.json")
 

@@ -62,9 +62,21 @@ class Trials:
     experts: dict[str, float]
 
     @functools.cached_property
-    def suites(self) -> list[str]:
+    def places(self) -> dict[str, set[str]]:
+        """Tasks that are pooled: the study's domains, else suites."""
+        made: dict[str, set[str]] = {}
+        for document in self.documents:
+            for name, rules in document.get("domains", {}).items():
+                made.setdefault(name, set()).update(rules["tasks"])
         tasks = (entry.task for parts in self.members.values() for part in parts.values() for entry in part)
-        return list(dict.fromkeys(task.partition("/")[0] for task in tasks))
+        for task in dict.fromkeys(tasks):
+            if not any(task in members for members in made.values()):
+                made.setdefault(task.partition("/")[0], set()).add(task)
+        return made
+
+    @property
+    def suites(self) -> list[str]:
+        return list(self.places)
 
     def summaries(self, suite: str | None = None) -> dict[str, Summary]:
         """Of each row, its seeds together."""
@@ -75,7 +87,7 @@ class Trials:
         return self._summaries({row: parts.get(seed, []) for row, parts in self.members.items()}, suite)
 
     def _summaries(self, rows: Mapping[str, Sequence[Record]], suite: str | None) -> dict[str, Summary]:
-        kept = {row: [e for e in part if suite in (None, e.task.partition("/")[0])] for row, part in rows.items()}
+        kept = {row: [e for e in part if suite is None or e.task in self.places[suite]] for row, part in rows.items()}
         return {row: summarise(part, experts=self.experts) for row, part in kept.items() if part}
 
     @property
@@ -156,7 +168,9 @@ def table(found: Trials) -> str:
     made: list[Grid] = []
     for suite in found.suites:
         summaries = found.summaries(suite)
-        made += grids(summaries, metrics=metrics_of(summaries))
+        for grid in grids(summaries, metrics=metrics_of(summaries)):
+            where = f"{suite}: " if len(found.suites) > 1 else ""
+            made.append(dataclasses.replace(grid, title=where + grid.title))
     told = [note for document in found.documents for note in document.get("notes", [])]
     return markdown(made, list(dict.fromkeys([*warnings(found.summaries(), []), *told])))
 
@@ -257,8 +271,9 @@ def bars(found: Trials, name: str) -> Block:
         metric = metrics_of(summaries)[0]
         _, pick, scale = METRICS[metric]
         tasks = list(dict.fromkeys(task for summary in summaries.values() for task in summary.tasks))
-        places = {ALL: f"pooled, {len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
-        places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS else {}
+        where = f"{suite}, " if len(found.suites) > 1 else "pooled, "
+        places = {ALL: f"{where}{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
+        places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS and len(found.suites) == 1 else {}
         each = [found.of_seed(seed, suite) for seed in found.seeds]
         for place, title in places.items():
             rows = {row: summary.rows[place] for row, summary in summaries.items() if place in summary.rows}

@@ -23,6 +23,7 @@ from pac.evaluate.summary import Summary, summarise
 from pac.evaluate.tables import METRICS, Grid
 from pac.logs import make_console
 from pac.report import write_report
+from pac.sections import EvaluationConfig
 from pac.study.plan import Study, load_study
 from pac.study.runner import check_same, make_data, perform_all, read_trials, trials_path
 
@@ -80,13 +81,15 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
             about, trials = read_trials(folder, run)
             facts.append(about)
             records += trials
-    tasks = list(dict.fromkeys(entry.task for entry in records))
-    rules = study.runs[0].config.evaluation
-    whole = rules.max_steps is None and not rules.stop_at_success
-    table = experts.load(experts.TABLE)
-    known = {task: table[task].mean for task in tasks if whole and task in table}
+    domains = _domains(study)
+    table, rules = experts.load(experts.TABLE), study.runs[0].config.evaluation
+    known = {
+        task: table[task].mean
+        for place in domains.values()
+        for task in place.tasks
+        if task in table and place.max_steps is None and not place.stop_at_success
+    }
     found = by_actor(records)
-    each = {run.label: summarise(found[run.label], experts=known) for run in study.runs if run.label in found}
     rows = {row: _together(row, study, found) for row in study.rows}
     summaries = {row: summarise(trials, experts=known) for row, trials in rows.items() if trials}
     document = {
@@ -96,13 +99,14 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
         "about": study.config.about,
         "settings": {
             "seed": rules.seed,
-            "tasks": tasks,
-            "actors": {label: {"study": study.name} for label in each},
+            "tasks": list(dict.fromkeys(entry.task for entry in records)),
+            "actors": {label: {"study": study.name} for label in found},
             "max_steps": rules.max_steps,
             "stop_at_success": rules.stop_at_success,
             "cameras": [],
             "versions": versions(),
         },
+        "domains": {name: _rules(place) for name, place in domains.items() if name},
         "trials_per_task": study.config.trials,
         "experts": experts.used(table, known),
         "rows": {run.row: run.config.as_json() for run in study.runs},
@@ -111,9 +115,39 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
         "notes": warnings(summaries, []),
         "trials": [entry.as_json() for entry in records],
     }
+    return document, [grid for place in domains for grid in _grids(study, place, domains[place], found, known)]
+
+
+def _domains(study: Study) -> dict[str, EvaluationConfig]:
+    """Of all runs: where every task has a model of its own, each run knows its own alone."""
+    made: dict[str, EvaluationConfig] = {}
+    for run in study.runs:
+        for name, place in run.domains.items():
+            tasks = dict.fromkeys([*(made[name].tasks if name in made else ()), *place.tasks])
+            made[name] = dataclasses.replace(place, tasks=tuple(tasks))
+    return made
+
+
+def _rules(place: EvaluationConfig) -> dict[str, Any]:
+    return {name: getattr(place, name) for name in ("tasks", "max_steps", "stop_at_success")}
+
+
+def _grids(
+    study: Study,
+    name: str,
+    place: EvaluationConfig,
+    found: Mapping[str, Sequence[Record]],
+    known: Mapping[str, float],
+) -> list[Grid]:
+    """Tables of the rows over their seeds, and seed by seed; of one domain."""
+    here = {label: [entry for entry in trials if entry.task in place.tasks] for label, trials in found.items()}
+    rows = {row: _together(row, study, here) for row in study.rows}
+    summaries = {row: summarise(trials, experts=known) for row, trials in rows.items() if trials}
+    each = {run.label: summarise(here[run.label], experts=known) for run in study.runs if here.get(run.label)}
     # An episode that ends at success has a return that says little: the sooner, the smaller.
-    metrics = ("success", "percent") if rules.stop_at_success else tuple(METRICS)
-    return document, [*tables.grids(summaries, metrics=metrics), seeds_grid(study, each, metrics)]
+    metrics = ("success", "percent") if place.stop_at_success else tuple(METRICS)
+    made = [*tables.grids(summaries, metrics=metrics), seeds_grid(study, each, metrics)]
+    return [dataclasses.replace(grid, title=f"{name}: {grid.title}" if name else grid.title) for grid in made]
 
 
 def _together(row: str, study: Study, found: Mapping[str, Sequence[Record]]) -> list[Record]:

@@ -19,7 +19,7 @@ from pac.config import check_types
 from pac.evaluate.plan import expand_tasks
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
-from pac.sections import CollectConfig
+from pac.sections import CollectConfig, EvaluationConfig
 
 DATA, EACH = "{data}", "{each}"
 
@@ -51,6 +51,7 @@ class StudyRun:
     each: str
     seed: int
     config: RunConfig
+    domains: Mapping[str, EvaluationConfig]  # tasks that are pooled, and the rules of their trials; often "" alone
 
     @property
     def name(self) -> str:
@@ -95,7 +96,7 @@ def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str
     if "collect" in recipe or "seed" in recipe:
         found = "collect" if "collect" in recipe else "seed"
         raise ValueError(f"Expected no {found!r} in a study. Use [[study.data]] and study.seeds.")
-    rows, collections = section.pop("rows", None), section.pop("data", [])
+    rows, collections, domains = (section.pop(name, None) for name in ("rows", "data", "domains"))
     if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
         raise ValueError('Expected [study.rows."NAME"] tables in the study, found none.')
     config = parse_section(StudyConfig, section, "study")
@@ -103,14 +104,35 @@ def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str
     for (row, changes), each, seed in itertools.product(rows.items(), config.each, config.seeds):
         settings = _fill(_join(recipe, changes), {EACH: each, DATA: str((folder / "data").resolve())})
         try:
-            runs.append(StudyRun(row=row, each=each, seed=seed, config=parse_recipe(settings | {"seed": seed}, root)))
+            run = parse_recipe(settings | {"seed": seed}, root)
         except ValueError as error:
             raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
-        if not runs[-1].config.evaluation.tasks:
+        places = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}
+        tasks = tuple(task for rules in places.values() for task in rules.tasks)
+        run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
+        runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=places))
+        if not tasks:
             raise ValueError("Expected evaluation.tasks in a study, found none: nothing would be compared.")
     if len({run.name for run in runs}) < len(runs):
         raise ValueError("Expected names of rows that differ in letters and digits: folders are named after them.")
-    return Study(name=name, config=config, collections=_collections(collections), runs=runs)
+    return Study(name=name, config=config, collections=_collections(collections or []), runs=runs)
+
+
+def _domains(tables: Any, rules: EvaluationConfig) -> dict[str, EvaluationConfig]:
+    """Trials of each domain, which may have limits of its own."""
+    if not isinstance(tables, dict) or not all(isinstance(x, dict) and "tasks" in x for x in tables.values()):
+        raise ValueError('Expected [study.domains."NAME"] tables with tasks, found something else.')
+    if rules.tasks:
+        raise ValueError("Expected tasks in study.domains or in [evaluation], found both. Leave evaluation.tasks out.")
+    made = {}
+    for name, table in tables.items():
+        if other := sorted(set(table) - {"tasks", "max_steps", "stop_at_success"}):
+            raise ValueError(f"Unknown key {other[0]!r} in study.domains. Known: tasks, max_steps, stop_at_success.")
+        made[name] = dataclasses.replace(rules, **table | {"tasks": tuple(table["tasks"])})
+    tasks = [task for domain in made.values() for task in domain.tasks]
+    if twice := sorted({task for task in tasks if tasks.count(task) > 1}):
+        raise ValueError(f"study.domains: expected each task in one domain, found {twice[0]} in two.")
+    return made
 
 
 def _collections(tables: Any) -> dict[str, CollectConfig]:
@@ -128,12 +150,26 @@ def _collections(tables: Any) -> dict[str, CollectConfig]:
 
 
 def _join(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` over `table`, section by section; lists of tables are replaced as a whole."""
+    """`changes` over `table`, section by section; a list of tables is replaced, or joined by the names in it."""
     joined = dict(copy.deepcopy(dict(table)))
     for key, value in changes.items():
         before = joined.get(key)
-        joined[key] = _join(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
+        if isinstance(value, dict) and isinstance(before, list):
+            joined[key] = _join_named(before, value, key)
+        else:
+            joined[key] = _join(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
     return joined
+
+
+def _join_named(tables: Sequence[Any], changes: Mapping[str, Any], key: str) -> list[Any]:
+    """`mixture.groups.poor.imitation_weight = 0.25`: of the group named so."""
+    names = [table.get("name") for table in tables if isinstance(table, dict)]
+    for name, change in changes.items():
+        if name not in names or not isinstance(change, dict):
+            raise ValueError(f"{key}: expected settings by name ({', '.join(map(str, names))}), found {name!r}.")
+    return [
+        _join(table, changes.get(str(table.get("name")), {})) if isinstance(table, dict) else table for table in tables
+    ]
 
 
 def _fill(value: Any, words: Mapping[str, str]) -> Any:

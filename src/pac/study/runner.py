@@ -64,7 +64,9 @@ def check_same(study: Study, folder: Path) -> None:
 def _settings(run: StudyRun, trials: int) -> dict[str, Any]:
     """What decides a run's trials; how it uses its machine does not."""
     config = run.config.as_json()
-    return {name: value for name, value in config.items() if name not in ("machine", "checkpoint")} | {"trials": trials}
+    kept = {name: value for name, value in config.items() if name not in ("machine", "checkpoint")}
+    places = {"domains": {name: dataclasses.asdict(rules) for name, rules in run.domains.items()}}
+    return kept | {"trials": trials} | (places if set(run.domains) != {""} else {})
 
 
 def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
@@ -130,16 +132,18 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
             raise KeyboardInterrupt
         policy = trained.policy(values=trained.objective.critic != "none", sampling=rules.sampling)
         seconds, discount = time.time() - started, trained.objective.discount
-        played = rollout(
-            policy,
-            jobs_of(rules.tasks, trials, seed=rules.seed),
-            workers=rules.workers,
-            envs_per_worker=50 if rules.workers == 0 else None,
-            cameras=policy.cameras,
-            max_steps=rules.max_steps,
-            stop_at_success=rules.stop_at_success,
-        )
-        made = [record(trial, run.label, discount) for trial in played]
+        made = list[Record]()
+        for domain in run.domains.values():
+            played = rollout(
+                policy,
+                jobs_of(domain.tasks, trials, seed=rules.seed),
+                workers=rules.workers,
+                envs_per_worker=50 if rules.workers == 0 else None,
+                cameras=policy.cameras,
+                max_steps=domain.max_steps,
+                stop_at_success=domain.stop_at_success,
+            )
+            made += [record(trial, run.label, discount) for trial in played]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": seconds}
     facts |= {"trial_seconds": time.time() - started - seconds, "size": trained.size, "steps": trained.state.step}
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
