@@ -28,7 +28,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-CHECKSUMS, CONFIG, LOCK, COLLECTED = "checksums.json", "config.json", ".lock", "collected"
+CHECKSUMS, CONFIG, SUMMARY, LOCK, COLLECTED = "checksums.json", "config.json", "summary.json", ".lock", "collected"
 REPLACED = ".replaced-"  # a checkpoint that a new one of the same step is about to replace
 NEEDED = ("pretrained_model/config.json", "pretrained_model/model.safetensors", "training_state/training_step.json")
 
@@ -93,7 +93,7 @@ class RunDirectory:
         """Remove what a run writes and nothing else; config.json last, so that a kill meanwhile leaves a run."""
         for name in ("checkpoints", "tensorboard", COLLECTED):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("metrics.jsonl", "summary.json", CONFIG):
+        for name in ("metrics.jsonl", SUMMARY, CONFIG):
             (self.path / name).unlink(missing_ok=True)
 
     def _tidy(self) -> None:

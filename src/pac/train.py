@@ -36,7 +36,7 @@ from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
 from pac.policy import Interface, Policy
 from pac.recipe import RunConfig
 from pac.rollout import jobs_of, rollout
-from pac.run import RunDirectory, keep_rule, read_metrics
+from pac.run import SUMMARY, RunDirectory, keep_rule, read_metrics
 from pac.sections import interpolate, parse_duration
 from pac.update import Controls, TrainState, Update, compute_dtype
 
@@ -282,7 +282,7 @@ class Run:
         state, save_every = self.state, self._duration(self.config.checkpoint.every)
         logs = self.logs = self._make_logs()
         if self.world.is_main:
-            (self.directory.path / "summary.json").unlink(missing_ok=True)  # of a shorter run that is made longer
+            (self.directory.path / SUMMARY).unlink(missing_ok=True)  # of a shorter run that is made longer
         with logs, self._signals():
             self._evaluate(logs)  # a signal may have come in the midst of it
             signals, batches = distributed.Signals(self.world), self.batches()
@@ -302,12 +302,12 @@ class Run:
             self.save()
             self.finish()
         if self.interrupted is None and self.world.is_main:
-            self.directory.write_json("summary.json", self.summary(logs))
+            self.directory.write_json(SUMMARY, self.summary(logs))
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.state.step >= self.steps and (self.directory.path / "summary.json").exists()
+        return self.state.step >= self.steps and (self.directory.path / SUMMARY).exists()
 
     def _make_logs(self) -> Logs:
         return Logs(

@@ -24,14 +24,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pac import distributed, launch
 from pac.evaluate.records import Record, record, write_json
 from pac.ingredients import choose_device, collect_data
+from pac.policy import load as load_policy
 from pac.rollout import jobs_of, rollout
-from pac.run import RunDirectory
+from pac.run import CONFIG, SUMMARY, RunDirectory
 from pac.sections import EvaluationConfig
 from pac.study.plan import Study, StudyRun
 
 
 def make_data(study: Study, folder: Path, workers: int, console: Console) -> None:
-    """What [[study.data]] asks for, or what is still missing of it."""
+    """What [[study.data]] asks for, or what is still missing of it; nothing where all is trained."""
+    if all(trials_path(folder, run).exists() or finished(folder, run) for run in study.runs):
+        return
     for name, wanted in study.collections.items():
         collect_data(wanted, folder / "data" / name, console, workers)
 
@@ -67,6 +70,16 @@ def _settings(run: StudyRun, trials: int) -> dict[str, Any]:
     kept = {name: value for name, value in config.items() if name not in ("machine", "checkpoint")}
     places = {"domains": {name: dataclasses.asdict(rules) for name, rules in run.domains.items()}}
     return kept | {"trials": trials} | (places if set(run.domains) != {""} else {})
+
+
+def finished(folder: Path, run: StudyRun) -> bool:
+    """Trained to its end with these settings, here or elsewhere: its checkpoint is all that its trials need."""
+    path = folder / "runs" / run.name
+    if not (path / SUMMARY).exists():
+        return False
+    before, now = json.loads((path / CONFIG).read_text())["config"], json.loads(json.dumps(run.config.as_json()))
+    changed = {name.split(".")[0] for name, _, _ in launch.differences(before, now)}
+    return changed <= {"machine", "checkpoint", "evaluation"}
 
 
 def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
@@ -113,7 +126,7 @@ def _tell(job: Future[dict[str, Any]], run: StudyRun, folder: Path, console: Con
 
 
 def perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
-    """Train, then try; in a process of its own, whose words go to a file."""
+    """Train if that is not done, then try; in a process of its own, whose words go to a file."""
     with _said_to(folder / "logs" / f"{run.name}.txt"):
         try:
             torch.set_num_threads(1)
@@ -124,14 +137,17 @@ def perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
 
 
 def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
-    config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
-    rules, path, started = run.config.evaluation, folder / "runs" / run.name, time.time()
-    with distributed.world(choose_device(config.machine.device)) as world:
-        trained = launch.perform(config, path, world, resume=RunDirectory(path).is_run())
-        if trained.interrupted is not None:
-            raise KeyboardInterrupt
-        policy = trained.policy(values=trained.objective.critic != "none", sampling=rules.sampling)
-        seconds, discount = time.time() - started, trained.objective.discount
+    rules, path = run.config.evaluation, folder / "runs" / run.name
+    options: dict[str, Any] = {"values": run.config.objective.critic != "none", "sampling": rules.sampling}
+    with distributed.world(choose_device(run.config.machine.device)) as world:
+        policy = load_policy(path, device=str(world.device), **options) if finished(folder, run) else None
+        if policy is None or any(robot.goal_cameras for robot in policy.interface.robots):  # goals are in the data
+            config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
+            trained = launch.perform(config, path, world, resume=RunDirectory(path).is_run())
+            if trained.interrupted is not None:
+                raise KeyboardInterrupt
+            policy = trained.policy(**options)
+        summary, began = json.loads((path / SUMMARY).read_text()), time.time()
         made = list[Record]()
         for domain in run.domains.values():
             played = rollout(
@@ -143,9 +159,9 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
             )
-            made += [record(trial, run.label, discount) for trial in played]
-    facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": seconds}
-    facts |= {"trial_seconds": time.time() - started - seconds, "size": trained.size, "steps": trained.state.step}
+            made += [record(trial, run.label, run.config.objective.discount) for trial in played]
+    facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
+    facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
     write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
