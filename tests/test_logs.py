@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import time
 import types
 import warnings
 from pathlib import Path
@@ -94,6 +95,16 @@ def test_the_line(tmp_path: Path) -> None:
             assert terminal or part in shown
         assert ("\x1b[" in shown) == terminal
         assert "50/100" in shown
+
+
+def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) -> None:
+    logs = Logs(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=2, first_step=0, main=False)
+    with logs.waiting(lambda: True):
+        time.sleep(0.02)
+    assert logs.data_wait == 0
+    with logs.waiting():
+        time.sleep(0.02)
+    assert logs.data_wait > 0
 
 
 def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """What a run says while it goes on: a live line, metrics.jsonl, TensorBoard, and W&B where asked for."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,10 +80,12 @@ class Logs:
         )
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self, busy: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Waiting for data, unless the device is `busy` even after it: a host that is ahead waits for the device."""
         start = time.perf_counter()
         yield
-        self._waited += time.perf_counter() - start
+        if not busy():
+            self._waited += time.perf_counter() - start
 
     def tick(self, step: int) -> None:
         self.step = step

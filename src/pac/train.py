@@ -80,6 +80,7 @@ class Run:
         self.seconds_before, self.refused_before = 0.0, 0  # a resume: what went on before it
         self.logs: Logs | None = None
         self._finish: Callable[[], None] = self.directory.wait  # waits for the checkpoint under way
+        self._updated = torch.cuda.Event() if self.world.device.type == "cuda" else None  # the last update's end
 
     # ------------------------------------------------------------------------------------------------------ building
 
@@ -289,9 +290,11 @@ class Run:
             while state.step < self.steps and not signals.ask(self.interrupted or 0):
                 if state.step % self.target_period == 0:
                     self.update.copy_target()
-                with logs.waiting():
+                with logs.waiting(self._busy):
                     tensors = next(batches)
                 self.update(tensors, self.controls(state.step))
+                if self._updated is not None:
+                    self._updated.record()
                 logs.tick(state.step)
                 self._log(logs)
                 self._evaluate(logs)
@@ -319,6 +322,10 @@ class Run:
             wandb=self.config.machine.wandb,
             last=_joined(read_metrics(self.directory.path)),
         )
+
+    def _busy(self) -> bool:
+        """Whether the device still works on the last update; what has not begun is not at work."""
+        return self._updated is not None and not self._updated.query()
 
     def batches(self) -> Generator[dict[str, Tensor]]:
         """The tensors of the batches from the state's step on, where the model is."""

@@ -67,6 +67,31 @@ def test_rows_do_not_leak_into_each_other() -> None:
     assert {d.imitation_weight for d in by_row["BC+Q"].mixture.datasets} == {1.0}
 
 
+def with_domains(table: dict[str, Any]) -> None:
+    del table["evaluation"]["tasks"]
+    table["evaluation"]["stop_at_success"] = True
+    table["study"]["domains"] = {"mine": {"tasks": ["metaworld/{each}"], "max_steps": 20}}
+    table["study"]["domains"]["others"] = {"tasks": ["control/reacher.easy"], "stop_at_success": False}
+
+
+def test_domains_have_rules_of_their_own() -> None:
+    run = parsed(with_domains).runs[-1]
+    mine, others = run.domains["mine"], run.domains["others"]
+    assert (mine.tasks, mine.max_steps, mine.stop_at_success) == (("metaworld/reach",), 20, True)
+    assert (others.tasks, others.max_steps, others.stop_at_success) == (("control/reacher.easy",), None, False)
+    assert run.config.evaluation.tasks == ("metaworld/reach", "control/reacher.easy")
+
+
+def test_a_row_may_change_one_group() -> None:
+    def change(table: dict[str, Any]) -> None:
+        table["mixture"]["groups"].append(table["mixture"]["groups"][0] | {"name": "good"})
+        table["mixture"]["groups"][1]["datasets"] = [{"name": "more", "path": "more"}]
+        table["study"]["rows"]["PAC, far"]["mixture"]["groups"] = {"good": {"imitation_weight": 0.25}}
+
+    by_row = {run.row: {d.name: d.imitation_weight for d in run.config.mixture.datasets} for run in parsed(change).runs}
+    assert by_row == {"BC+Q": {"reach": 1.0, "more": 1.0}, "PAC, far": {"reach": 0.5, "more": 0.25}}
+
+
 def without_tasks(table: dict[str, Any]) -> None:
     table["evaluation"] = {}
 
@@ -84,6 +109,19 @@ def without_tasks(table: dict[str, Any]) -> None:
         (lambda t: t["study"]["data"][0].pop("name"), "study.data: expected a name"),
         (lambda t: t["study"]["data"][0].update(tasks=["metaworld/puhs"]), "metaworld/push"),
         (without_tasks, "Expected evaluation.tasks in a study"),
+        (
+            lambda t: t["study"]["rows"]["BC+Q"].update(mixture={"groups": {"godo": {}}}),
+            "groups: expected settings by name (all), found 'godo'",
+        ),
+        (lambda t: t["study"].update(domains={"a": {"tasks": ["metaworld/push"]}}), "found both"),
+        (
+            lambda t: (with_domains(t), t["study"]["domains"]["mine"].update(tasks=["control/reacher.easy"])),
+            "expected each task in one domain, found control/reacher.easy in two",
+        ),
+        (
+            lambda t: (with_domains(t), t["study"]["domains"]["mine"].update(steps=3)),
+            "Unknown key 'steps' in study.domains",
+        ),
     ],
 )
 def test_mistakes_are_named(change: Any, message: str) -> None:

@@ -97,6 +97,23 @@ def test_what_is_missing_is_made_again_and_nothing_else(done: tuple[Path, Path])
 
 
 @pytest.mark.slow
+def test_runs_trained_elsewhere_are_tried_by_their_checkpoints_alone(done: tuple[Path, Path], tmp_path: Path) -> None:
+    file, out = done
+    here = tmp_path / "here"
+    shutil.copytree(out, here, symlinks=True)
+    shutil.rmtree(here / "data")
+    for folder in here.glob("runs/*/checkpoints/*/training_state"):
+        if not folder.parent.is_symlink():
+            shutil.rmtree(folder)
+    lost = here / "trials" / "pac-seed-1.json"
+    expected = json.loads(lost.read_text())["trials"]
+    lost.unlink()
+    assert main(["study", str(file), "--out", str(here), "--processes", "1"]) == 0
+    assert json.loads(lost.read_text())["trials"] == expected
+    assert not (here / "data").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["objective.discount=0.8", "study.trials=3", "length=7 steps"])
 def test_trials_of_other_settings_are_refused(
     change: str, done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]

@@ -74,12 +74,13 @@ def _settings(run: StudyRun, trials: int) -> dict[str, Any]:
 
 def finished(folder: Path, run: StudyRun) -> bool:
     """Trained to its end with these settings, here or elsewhere: its checkpoint is all that its trials need."""
-    path = folder / "runs" / run.name
-    if not (path / SUMMARY).exists():
+    path, now = folder / "runs" / run.name, json.loads(json.dumps(run.config.as_json()))
+    try:
+        before = json.loads((path / CONFIG).read_text())["config"]
+    except (OSError, ValueError, KeyError):
         return False
-    before, now = json.loads((path / CONFIG).read_text())["config"], json.loads(json.dumps(run.config.as_json()))
     changed = {name.split(".")[0] for name, _, _ in launch.differences(before, now)}
-    return changed <= {"machine", "checkpoint", "evaluation"}
+    return (path / SUMMARY).exists() and changed <= {"machine", "checkpoint", "evaluation"}
 
 
 def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
