@@ -175,9 +175,8 @@ class Loop:
                 run.resume()
             directory.write_json(CONFIG, run.describe())
             windows = sum(source.num_windows for source in run.sampler.sources)
-            say(
-                self.console, number, f"trains {run.steps - first:,} steps on {windows:,} windows, from {plan['start']}"
-            )
+            start = plan["start"] or "a fresh model"
+            say(self.console, number, f"trains {run.steps - first:,} steps on {windows:,} windows, from {start}")
             run.train()
         if run.interrupted is not None:
             raise StoppedError(run.interrupted)
