@@ -1,4 +1,4 @@
-"""The numbers of results/README.md are those of the trials beside it, and no others."""
+"""The numbers of the pages in results/ are those of the trials beside them, and no others."""
 
 import json
 import re
@@ -19,6 +19,8 @@ from pac.report.refresh import END, KINDS, find_blocks, refresh, refreshed
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS / "README.md"
+PAGES = [path for path in sorted(RESULTS.glob("*.md")) if "<!-- pac: " in path.read_text()]
+NAMED = [path.name for path in PAGES]
 
 # Words and numbers of the page's text that are no results.
 ALLOWED = (
@@ -90,16 +92,29 @@ def write_page(folder: Path, *blocks: str, after: str = "") -> Path:
 # ----------------------------------------------------------------------------------------------------- the page itself
 
 
-def test_the_page_and_its_drawings_are_what_their_files_give() -> None:
-    files = refreshed(PAGE)
-    assert len(files) > 4
-    for path, text in files.items():
-        assert path.read_text() == text, f"{path}: run `pac report --refresh results/README.md`"
-    assert {path for path in files if path.suffix == ".svg"} == set((RESULTS / "plots").iterdir())
+def test_the_pages_and_their_drawings_are_what_their_files_give() -> None:
+    assert {"README.md", "improve.md"} <= set(NAMED)
+    drawings = set[Path]()
+    for page in PAGES:
+        files = refreshed(page)
+        for path, text in files.items():
+            assert path.read_text() == text, f"{path}: run `pac report --refresh results/{page.name}`"
+        drawings |= {path for path in files if path.suffix == ".svg"}
+    assert len(drawings) > 4
+    assert drawings == set((RESULTS / "plots").iterdir())
 
 
-def test_every_number_in_the_text_stands_in_a_table() -> None:
-    assert strange_numbers(PAGE.read_text()) == set()
+@pytest.mark.parametrize("page", PAGES, ids=NAMED)
+def test_every_number_in_the_text_stands_in_a_table(page: Path) -> None:
+    assert strange_numbers(page.read_text()) == set()
+
+
+@pytest.mark.parametrize("name", ["suite", "metaworld"])
+def test_what_a_recipe_of_improvement_promises_stands_on_its_page(name: str) -> None:
+    recipe = (RESULTS.parent / f"recipes/improve/{name}.toml").read_text()
+    promised = set(re.findall(r"\d+\.\d", recipe.partition("# Command")[0]))
+    assert len(promised) > 3
+    assert promised <= numbers((RESULTS / "improve.md").read_text())
 
 
 @pytest.mark.parametrize(
@@ -127,13 +142,14 @@ def test_a_number_of_another_section_is_found() -> None:
     assert strange_numbers(moved) == {("## Not done yet", "60.3")}
 
 
-def test_links_of_the_page_lead_somewhere() -> None:
-    page = PAGE.read_text()
+@pytest.mark.parametrize(("path", "least"), [(PAGE, 8), (RESULTS / "improve.md", 3)], ids=["README", "improve"])
+def test_links_of_the_page_lead_somewhere(path: Path, least: int) -> None:
+    page = path.read_text()
     heads = {
         re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^## (.*)$", page, re.MULTILINE)
     }
     links = re.findall(r"\]\(([^)]+)\)", page) + re.findall(r'src="([^"]+)"', page)
-    assert len(links) > 8
+    assert len(links) > least
     for link in links:
         assert link[1:] in heads if link.startswith("#") else (RESULTS / link).exists(), link
 

@@ -251,6 +251,24 @@ def lines(
     if not series:
         return ""
     frame = _line_frame(series, y_range, line)
+    plot = {"x": x_name, "low": frame.x_low, "high": frame.x_high, "series": [_data(entry) for entry in series]}
+    return figure(title, _svg(_lines(frame, series, x_name, line), HEIGHT, title, plot), note)
+
+
+def draw_lines(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_name: str,
+    y_range: tuple[float, float] | None = None,
+    line: tuple[str, float] | None = None,
+) -> tuple[str, int]:
+    """The drawing alone, without numbers for a pointer, and its height."""
+    frame = _line_frame(series, y_range, line)
+    return _svg(_lines(frame, series, x_name, line), HEIGHT, title), HEIGHT
+
+
+def _lines(frame: Frame, series: Sequence[Series], x_name: str, line: tuple[str, float] | None) -> str:
     faint, bands, bright = [], [], []
     for number, entry in enumerate(series):
         aside = 5 * (number - (len(series) - 1) / 2)  # so that whiskers do not hide each other
@@ -267,9 +285,7 @@ def lines(
         if entry.marks:
             bright.append(_marks(frame, entry, aside))
     level = _level(frame, *line) if line else ""
-    content = frame.axes(x_name, whole=True) + frame.clipped("".join([*faint, *bands, level, *bright]))
-    plot = {"x": x_name, "low": frame.x_low, "high": frame.x_high, "series": [_data(entry) for entry in series]}
-    return figure(title, _svg(content, HEIGHT, title, plot), note)
+    return frame.axes(x_name, whole=True) + frame.clipped("".join([*faint, *bands, level, *bright]))
 
 
 def _line_frame(series: Sequence[Series], y_range: tuple[float, float] | None, line: tuple[str, float] | None) -> Frame:

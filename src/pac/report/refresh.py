@@ -17,9 +17,10 @@ from typing import Any
 from pac.config import suggest
 from pac.evaluate.records import write_text
 from pac.evaluate.tables import Cell, Grid, markdown
-from pac.report import blocks, blocks_demo
+from pac.report import blocks, blocks_demo, blocks_rounds
 from pac.report.blocks import Block, Trials, read_json, read_trials
 from pac.report.blocks_demo import Demo, read_demo
+from pac.report.blocks_rounds import Improvement, read_improvement
 
 END = "<!-- end -->"
 _OPENS = re.compile(r"<!--\s*pac\b")
@@ -76,6 +77,7 @@ class Shelf:
         self.folder = folder
         self._trials: dict[tuple[Path, ...], Trials] = {}
         self._demos: dict[tuple[Path, ...], Demo] = {}
+        self._improvements: dict[Path, Improvement] = {}
 
     def paths(self, words: Sequence[str]) -> tuple[Path, ...]:
         """A pattern stands for all files it fits, in order."""
@@ -101,6 +103,13 @@ class Shelf:
             self._demos[paths] = read_demo(paths)
         return self._demos[paths]
 
+    def improvements(self, words: Sequence[str]) -> list[Improvement]:
+        paths = self.paths(words)
+        for path in paths:
+            if path not in self._improvements:
+                self._improvements[path] = read_improvement(path)
+        return [self._improvements[path] for path in paths]
+
     def holds_demo(self, words: Sequence[str]) -> bool:
         paths = self.paths(words)
         return paths in self._demos or (paths not in self._trials and "scores" in read_json(paths[0]))
@@ -125,6 +134,14 @@ def _bars(shelf: Shelf, words: Sequence[str]) -> Block:
     return (
         blocks_demo.bars(shelf.demo(words), name) if shelf.holds_demo(words) else blocks.bars(shelf.trials(words), name)
     )
+
+
+def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Callable[[Shelf, Sequence[str]], Block]:
+    return lambda shelf, words: Block(text=make(shelf.improvements(words)))
+
+
+def _curves(shelf: Shelf, words: Sequence[str]) -> Block:
+    return blocks_rounds.curves(shelf.improvements(words), _name(words))
 
 
 def _paper(shelf: Shelf, words: Sequence[str]) -> Block:
@@ -162,6 +179,9 @@ KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
     "cost": _cost,
     "bars": _bars,
     "demo": _demo,
+    "rounds": _of_rounds(blocks_rounds.rounds),
+    "improvements": _of_rounds(blocks_rounds.improvements),
+    "curves": _curves,
     "paper": _paper,
 }
 
