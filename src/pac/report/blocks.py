@@ -94,10 +94,13 @@ class Trials:
     def seeds(self) -> list[int | None]:
         return list(dict.fromkeys(seed for parts in self.members.values() for seed in parts))
 
-    @property
-    def contest(self) -> Contest:
+    def contest(self, suite: str) -> Contest:
         """For the differences of pairs."""
-        members = {row: {f"seed {seed}": part for seed, part in parts.items()} for row, parts in self.members.items()}
+        members: dict[str, dict[str, list[Record]]] = {}
+        for row, parts in self.members.items():
+            for seed, part in parts.items():
+                if kept := [entry for entry in part if entry.task in self.places[suite]]:
+                    members.setdefault(row, {})[f"seed {seed}"] = kept
         return Contest(rules="", members=members, experts=self.experts, notes=[])
 
     def runs(self, row: str) -> list[dict[str, Any]]:
@@ -226,17 +229,21 @@ def seeds(found: Trials) -> str:
 
 def differences(found: Trials) -> str:
     """Of every pair of rows, over trials from the same initial state and trainings of the same seed."""
-    made, complaints = found.contest.differences()
-    if complaints:
-        raise ValueError(complaints[0])
-    wanted = metrics_of(found.summaries())
-    made = [d for d in made if d.metric in wanted and d.where == ALL]
-    if not made:
-        raise ValueError("expected rows with the same initial states, found no pair.")
-    (grid,) = grids({}, made)
-    named = [(f"`{d.first}` minus `{d.second}`", False) for d in made]  # rows may be called 1, or 0.25
-    rows = [[name, *row[1:]] for name, row in zip(named, grid.rows, strict=True)]
-    return markdown([dataclasses.replace(grid, header=["", *grid.header[1:]], rows=rows)])
+    grids_made: list[Grid] = []
+    for suite in found.suites:
+        made, complaints = found.contest(suite).differences()
+        if complaints:
+            raise ValueError(complaints[0])
+        wanted = metrics_of(found.summaries(suite))
+        made = [d for d in made if d.metric in wanted and d.where == ALL]
+        if not made:
+            raise ValueError("expected rows with the same initial states, found no pair.")
+        (grid,) = grids({}, made)
+        named = [(f"`{d.first}` minus `{d.second}`", False) for d in made]  # rows may be called 1, or 0.25
+        rows = [[name, *row[1:]] for name, row in zip(named, grid.rows, strict=True)]
+        title = f"{suite}: {grid.title}" if len(found.suites) > 1 else grid.title
+        grids_made.append(dataclasses.replace(grid, title=title, header=["", *grid.header[1:]], rows=rows))
+    return markdown(grids_made)
 
 
 def cost(found: Trials) -> str:
