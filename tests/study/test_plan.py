@@ -109,6 +109,7 @@ def without_tasks(table: dict[str, Any]) -> None:
         (lambda t: t["study"]["data"][0].pop("name"), "study.data: expected a name"),
         (lambda t: t["study"]["data"][0].update(tasks=["metaworld/puhs"]), "metaworld/push"),
         (without_tasks, "Expected evaluation.tasks in a study"),
+        (lambda t: t["evaluation"].update(tasks=["metaworld/pusch"]), "metaworld/pusch"),
         (
             lambda t: t["study"]["rows"]["BC+Q"].update(mixture={"groups": {"godo": {}}}),
             "groups: expected settings by name (all), found 'godo'",

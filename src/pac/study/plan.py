@@ -108,6 +108,7 @@ def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str
         except ValueError as error:
             raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
         places = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}
+        places = {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in places.items()}
         tasks = tuple(task for rules in places.values() for task in rules.tasks)
         run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
         runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=places))
