@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
-from pac.model.perceiver import MLP, Attention, full_precision
+from pac.model.perceiver import MLP, Attention, full_precision, roomy
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 
 KERNELS = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it; a benchmark may turn them off
@@ -150,7 +150,7 @@ def read_scalars(
 
 
 def use_kernels(like: Tensor) -> bool:
-    return KERNELS and like.is_cuda and like.dtype in (torch.bfloat16, torch.float32)
+    return KERNELS and like.is_cuda and like.dtype in (torch.bfloat16, torch.float32) and roomy(like.device.index)
 
 
 def norm_scale(

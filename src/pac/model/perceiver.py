@@ -67,9 +67,17 @@ def attend(
 
 
 def use_kernels(query: Tensor, key: Tensor, num_heads: int) -> bool:
-    """`latent_kernels.py` in place of `attend`: for few tokens, on a GPU, in bfloat16."""
+    """`latent_kernels.py` in place of `attend`: for few tokens, on a GPU with room for them, in bfloat16."""
     fast = KERNELS and TRITON and query.is_cuda and query.dtype == torch.bfloat16
-    return fast and latent_kernels.fits(query, key, num_heads)
+    return fast and roomy(query.device.index) and latent_kernels.fits(query, key, num_heads)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
+def roomy(card: int) -> bool:
+    """Whether a card has the memory on its chip that our kernels' tiles were chosen for: an H100's kind, or a B200's.
+    Others take PyTorch's kernels.
+    """
+    return torch.cuda.get_device_capability(card)[0] in (9, 10)
 
 
 class MLP(nn.Sequential):
