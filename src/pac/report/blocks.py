@@ -26,7 +26,7 @@ from pac.report import charts
 from pac.report.groups import Contest, split_seed
 
 UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
-HOUSE = ("filtered BC", "BC+Q", "PAC", "PAC+V", "the data")  # have the same colour in every drawing
+HOUSE = ("filtered BC", "BC+Q", "PAC", "PAC+V", "the data", "alpha-PAC")  # have the same colour in every drawing
 MOST_PANELS = 9  # a drawing of more tasks shows what pools them alone
 
 
