@@ -69,6 +69,14 @@ def test_recipes_of_the_other_kind(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "run").exists()
 
 
+def test_tasks_of_the_command_line_are_read_as_those_of_the_file(tmp_path: Path) -> None:
+    found = load("improve/suite", ['improve.tasks=["control/reacher.*"]'], tmp_path).improve.tasks
+    assert "control/reacher.easy" in found
+    assert not any("*" in task for task in found)
+    with pytest.raises(ValueError, match=r"Unknown task 'control/reacher.eazy'.* Did you mean 'control/reacher.easy'"):
+        load("improve/suite", ['improve.tasks=["control/reacher.eazy"]'], tmp_path)
+
+
 def test_every_recipe_that_ships_can_be_read(tmp_path: Path) -> None:
     found = sorted(RECIPES.glob("improve/*.toml"))
     assert len(found) >= 2

@@ -132,7 +132,7 @@ def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
         del mixture["groups"]
     section = dict(section)
     for key in ("tasks", "others"):
-        if isinstance(section.get(key), list) and all(isinstance(task, str) for task in section[key]):
+        if isinstance(section.get(key), list | tuple) and all(isinstance(task, str) for task in section[key]):
             section[key] = expand_tasks(section[key])
     improve = parse_section(ImproveConfig, section, "improve")
     recipe = Recipe(improve, table, root, collected)

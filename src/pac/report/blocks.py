@@ -62,7 +62,7 @@ class Trials:
     experts: dict[str, float]
 
     @functools.cached_property
-    def places(self) -> dict[str, set[str]]:
+    def domains(self) -> dict[str, set[str]]:
         """Tasks that are pooled: the study's domains, else suites."""
         made: dict[str, set[str]] = {}
         for document in self.documents:
@@ -74,32 +74,30 @@ class Trials:
                 made.setdefault(task.partition("/")[0], set()).add(task)
         return made
 
-    @property
-    def suites(self) -> list[str]:
-        return list(self.places)
-
-    def summaries(self, suite: str | None = None) -> dict[str, Summary]:
+    def summaries(self, domain: str | None = None) -> dict[str, Summary]:
         """Of each row, its seeds together."""
         every = {row: [entry for part in parts.values() for entry in part] for row, parts in self.members.items()}
-        return self._summaries(every, suite)
+        return self._summaries(every, domain)
 
-    def of_seed(self, seed: int | None, suite: str) -> dict[str, Summary]:
-        return self._summaries({row: parts.get(seed, []) for row, parts in self.members.items()}, suite)
+    def of_seed(self, seed: int | None, domain: str) -> dict[str, Summary]:
+        return self._summaries({row: parts.get(seed, []) for row, parts in self.members.items()}, domain)
 
-    def _summaries(self, rows: Mapping[str, Sequence[Record]], suite: str | None) -> dict[str, Summary]:
-        kept = {row: [e for e in part if suite is None or e.task in self.places[suite]] for row, part in rows.items()}
+    def _summaries(self, rows: Mapping[str, Sequence[Record]], domain: str | None) -> dict[str, Summary]:
+        kept = {
+            row: [e for e in part if domain is None or e.task in self.domains[domain]] for row, part in rows.items()
+        }
         return {row: summarise(part, experts=self.experts) for row, part in kept.items() if part}
 
     @property
     def seeds(self) -> list[int | None]:
         return list(dict.fromkeys(seed for parts in self.members.values() for seed in parts))
 
-    def contest(self, suite: str) -> Contest:
+    def contest(self, domain: str) -> Contest:
         """For the differences of pairs."""
         members: dict[str, dict[str, list[Record]]] = {}
         for row, parts in self.members.items():
             for seed, part in parts.items():
-                if kept := [entry for entry in part if entry.task in self.places[suite]]:
+                if kept := [entry for entry in part if entry.task in self.domains[domain]]:
                     members.setdefault(row, {})[f"seed {seed}"] = kept
         return Contest(rules="", members=members, experts=self.experts, notes=[])
 
@@ -169,10 +167,10 @@ def metrics_of(summaries: Mapping[str, Summary]) -> list[str]:
 def table(found: Trials) -> str:
     """A row a task, a column a row of the study, pooled below; and what the trials cannot support."""
     made: list[Grid] = []
-    for suite in found.suites:
-        summaries = found.summaries(suite)
+    for domain in found.domains:
+        summaries = found.summaries(domain)
         for grid in grids(summaries, metrics=metrics_of(summaries)):
-            where = f"{suite}: " if len(found.suites) > 1 else ""
+            where = f"{domain}: " if len(found.domains) > 1 else ""
             made.append(dataclasses.replace(grid, title=where + grid.title))
     told = [note for document in found.documents for note in document.get("notes", [])]
     return markdown(made, list(dict.fromkeys([*warnings(found.summaries(), []), *told])))
@@ -181,8 +179,8 @@ def table(found: Trials) -> str:
 def pooled(found: Trials) -> str:
     """A line a row: the number, and how much stands behind it."""
     made = []
-    for suite in found.suites:
-        summaries = found.summaries(suite)
+    for domain in found.domains:
+        summaries = found.summaries(domain)
         title, pick, scale = METRICS[metrics_of(summaries)[0]]
         estimates = {row: pick(summary.overall) for row, summary in summaries.items()}
         top, methods = best(estimates), dict.fromkeys(entry.method for entry in estimates.values() if entry)
@@ -191,7 +189,7 @@ def pooled(found: Trials) -> str:
             counts = f"{summary.overall.tasks:,}", f"{summary.overall.trials:,}", f"{len(found.members[row]):,}"
             cells = [*counts, *_size(found, row)]
             lines.append([(row, False), (show(estimates[row], scale), row in top), *((text, False) for text in cells)])
-        where = f", {suite}" if len(found.suites) > 1 else ""
+        where = f", {domain}" if len(found.domains) > 1 else ""
         header = ["", title, "tasks", "trials", "seeds", "size", "parameters", "updates"]
         made.append(Grid(f"{title}{where}, pooled over tasks and seeds (95%: {'; '.join(methods)})", header, lines))
     return markdown(made)
@@ -215,14 +213,14 @@ def _millions(count: int | None) -> str:
 def seeds(found: Trials) -> str:
     """The first of the metrics, pooled over tasks, a line a seed."""
     made = []
-    for suite in found.suites:
-        title, pick, scale = METRICS[metrics_of(found.summaries(suite))[0]]
+    for domain in found.domains:
+        title, pick, scale = METRICS[metrics_of(found.summaries(domain))[0]]
         lines: list[list[Cell]] = []
         for seed in found.seeds:
-            summaries = found.of_seed(seed, suite)
+            summaries = found.of_seed(seed, domain)
             each = {row: pick(summaries[row].overall) if row in summaries else None for row in found.members}
             lines.append([(f"seed {seed}", False), *((show(entry, scale), False) for entry in each.values())])
-        where = f", {suite}" if len(found.suites) > 1 else ""
+        where = f", {domain}" if len(found.domains) > 1 else ""
         made.append(Grid(f"{title}{where}, seed by seed", ["", *found.members], lines))
     return markdown(made)
 
@@ -230,18 +228,18 @@ def seeds(found: Trials) -> str:
 def differences(found: Trials) -> str:
     """Of every pair of rows, over trials from the same initial state and trainings of the same seed."""
     grids_made: list[Grid] = []
-    for suite in found.suites:
-        made, complaints = found.contest(suite).differences()
+    for domain in found.domains:
+        made, complaints = found.contest(domain).differences()
         if complaints:
             raise ValueError(complaints[0])
-        wanted = metrics_of(found.summaries(suite))
+        wanted = metrics_of(found.summaries(domain))
         made = [d for d in made if d.metric in wanted and d.where == ALL]
         if not made:
             raise ValueError("expected rows with the same initial states, found no pair.")
         (grid,) = grids({}, made)
         named = [(f"`{d.first}` minus `{d.second}`", False) for d in made]  # rows may be called 1, or 0.25
         rows = [[name, *row[1:]] for name, row in zip(named, grid.rows, strict=True)]
-        title = f"{suite}: {grid.title}" if len(found.suites) > 1 else grid.title
+        title = f"{domain}: {grid.title}" if len(found.domains) > 1 else grid.title
         grids_made.append(dataclasses.replace(grid, title=title, header=["", *grid.header[1:]], rows=rows))
     return markdown(grids_made)
 
@@ -273,15 +271,15 @@ def _minutes(seconds: Sequence[float]) -> str:
 
 def bars(found: Trials, name: str) -> Block:
     panels: list[tuple[str, tuple[str, int]]] = []
-    for suite in found.suites:
-        summaries = found.summaries(suite)
+    for domain in found.domains:
+        summaries = found.summaries(domain)
         metric = metrics_of(summaries)[0]
         _, pick, scale = METRICS[metric]
         tasks = list(dict.fromkeys(task for summary in summaries.values() for task in summary.tasks))
-        where = f"{suite}, " if len(found.suites) > 1 else "pooled, "
+        where = f"{domain}, " if len(found.domains) > 1 else "pooled, "
         places = {ALL: f"{where}{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
-        places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS and len(found.suites) == 1 else {}
-        each = [found.of_seed(seed, suite) for seed in found.seeds]
+        places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS and len(found.domains) == 1 else {}
+        each = [found.of_seed(seed, domain) for seed in found.seeds]
         for place, title in places.items():
             rows = {row: summary.rows[place] for row, summary in summaries.items() if place in summary.rows}
             estimates = {row: pick(entry) for row, entry in rows.items()}
