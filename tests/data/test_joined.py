@@ -77,6 +77,8 @@ def test_a_pattern_means_all_that_match_in_order(folders: list[Path]) -> None:
     named, wanted = mixture([folders[0].parent / "*"]).datasets[0], sorted(map(str, folders[0].parent.iterdir()))
     assert [named.path, *named.more_paths] == wanted
     assert len(wanted) > 1
+    first = mixture([folders[0], folders[0].parent / "*"]).datasets[0]
+    assert [first.path, *first.more_paths] == [str(folders[0]), *wanted]
     odd = folders[0].rename(folders[0].with_name("a[1]"))  # a folder of that very name is no pattern
     assert mixture([odd]).datasets[0].path == str(odd)
     with pytest.raises(
