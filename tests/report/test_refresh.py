@@ -294,7 +294,7 @@ def test_peers_that_were_tried_on_some_tasks_stand_beside_a_study_of_many(tmp_pa
     with pytest.raises(ValueError, match=rf"peers.json: expected trials of '{DRAWER}', found none"):
         made(tmp_path, f"table study.json peers.json tasks={DOOR},{DRAWER}")
     with pytest.raises(ValueError, match=r"expected the file .*tasks="):
-        made(tmp_path, f"demo study.json tasks={DOOR}")
+        made(tmp_path, f"demo tasks={DOOR}")
 
 
 def test_seeds_and_pairs(tmp_path: Path) -> None:
