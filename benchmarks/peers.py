@@ -5,17 +5,30 @@
     pac report runs/poor/results.json runs/peers/peers.json --out page.html       # PAC beside them
 
 One model a dataset of `pac collect`, proprioception alone. Trials are those of `pac study`: the same initial states,
-the rules that the data was collected under. Both commands go on where they were stopped (`OUT.runs.jsonl` has a line
-a run).
+and the rules that the data was collected under unless others are given. Both commands go on where they were stopped
+(`OUT.runs.jsonl` has a line a run); a run that fails, a process that dies, Ctrl-C or SIGTERM lose what was under way
+and nothing else, and --out is written from what is done.
+
+Beside `pac study study/together`, on its poor data; the grid sees two tasks that PAC was tuned on, the comparison none:
+    poor=runs/together/data/poor/metaworld
+    rules="--methods bc td3+bc iql --trials 20 --max-steps 200 --stop-at-success --device cpu --processes 12"
+    timeout 130 python benchmarks/peers.py $poor-{drawer-close,handle-press} $rules --grid --steps 4000 \\
+        --out results/peers/grid.json
+    timeout 230 python benchmarks/peers.py $poor-{button-press-topdown,coffee-button,handle-press-side} \\
+        $poor-{plate-slide-back,reach-wall,window-close} $rules --chosen results/peers/grid.json --steps 6000 \\
+        --out results/peers/poor.json
+and on a page, `<!-- pac: table study/together.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
 
 **Equal terms.** States are standardised and actions brought to [-1, 1] with the statistics and bounds that PAC reads; a
 time limit ends no world; rewards are PAC's (`--reward success`: 1 at success), then scaled as each peer's authors do.
-Each starts from the settings its authors published for such data; GRID adds a few around them, and `--grid` takes those
-with the best mean over all datasets, with a seed that the comparison must not use. PAC's own were chosen likewise.
+Each starts from the settings its authors published for such data; GRID adds a few around them and, where rewards
+are dense, a shorter horizon as PAC has; `--grid` takes those with the best mean over all datasets, with a seed that
+the comparison must not use. PAC's own were chosen likewise.
 Batches are gathered here by numpy, 2 ms an update faster than with the library's buffer, which tests compare with ours.
 
-**Cost**, an update on one slow CPU core: BC 1.4 ms, TD3+BC 10, IQL 12, CQL 114, so 50,000 of them take 1, 8, 10 and 95
-minutes. The grid has 14 settings where rewards are sparse, 11 elsewhere; it need not see every task. Fewer updates are
+**Cost**, an update on one slow CPU core: BC 1.7 ms, TD3+BC 12, IQL 17, CQL 230, so 10,000 of them take 0.3, 2, 3 and 39
+minutes; 20 trials of 200 steps in Meta-World 4 seconds, and IQL and CQL have them twice. The grid has 14 settings
+where rewards are sparse, 18 elsewhere; it need not see every task. `--steps 10000 cql=1000` gives CQL fewer. Fewer are
 no bargain: after 6,000, with gamma 0.99 and -1 a step, IQL's mean value was -24 and still falling (it ends above -100).
 
 d3rlpy pins a gymnasium that our worlds do not take, so it is no extra of ours; without its own requirements it works:
@@ -33,11 +46,15 @@ import json
 import multiprocessing as mp
 import os
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +69,7 @@ from pac.evaluate import Record, experts, record, summarise, tables
 from pac.evaluate.compare import warnings
 from pac.evaluate.plan import versions
 from pac.evaluate.records import FORMAT, by_actor, write_json, write_text
+from pac.improve.stopping import StoppedError, signals
 from pac.ingredients import choose_device
 from pac.policy import one_thread
 from pac.rollout import jobs_of, rollout
@@ -68,15 +86,15 @@ STOCHASTIC = ("cql", "iql")  # these offer samples beside their best action
 GRID: dict[str, dict[str, dict[str, list[Any]]]] = {
     "success": {
         "bc": {"learning_rate": [1e-3, 3e-4]},
-        "td3+bc": {"alpha": [2.5, 1.0], "rewards": ["as they are", "minus one"]},
-        "iql": {"expectile": [0.9, 0.7], "weight_temp": [10.0, 3.0], "rewards": ["minus one"]},
-        "cql": {"conservative_weight": [5.0, 1.0], "rewards": ["minus one", "as they are"]},
+        "td3+bc": {"alpha": [2.5, 1.0], "rewards": ["as they are", "minus one"], "gamma": [0.99]},
+        "iql": {"expectile": [0.9, 0.7], "weight_temp": [10.0, 3.0], "rewards": ["minus one"], "gamma": [0.99]},
+        "cql": {"conservative_weight": [5.0, 1.0], "rewards": ["minus one", "as they are"], "gamma": [0.99]},
     },
     "world": {
         "bc": {"learning_rate": [1e-3, 3e-4]},
-        "td3+bc": {"alpha": [2.5, 1.0], "rewards": ["as they are"]},
-        "iql": {"expectile": [0.7, 0.9], "weight_temp": [3.0, 10.0], "rewards": ["by return"]},
-        "cql": {"conservative_weight": [5.0, 1.0, 10.0], "rewards": ["as they are"]},
+        "td3+bc": {"alpha": [2.5, 1.0], "rewards": ["as they are"], "gamma": [0.99, 0.95]},
+        "iql": {"expectile": [0.7, 0.9], "weight_temp": [3.0, 10.0], "rewards": ["by return"], "gamma": [0.99, 0.95]},
+        "cql": {"conservative_weight": [5.0, 1.0], "rewards": ["as they are"], "gamma": [0.99, 0.95]},
     },
 }
 
@@ -152,6 +170,7 @@ class Job:
     trials: int
     max_steps: int | None
     stop_at_success: bool
+    trial_seed: int = TRIAL_SEED
 
     @property
     def extra_reward(self) -> str | None:
@@ -258,7 +277,7 @@ def perform(job: Job, row: str, device: str, compiled: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     started, dataset = time.time(), Dataset(job.data)
     algorithm, curve = train(job, dataset, device, compiled=compiled)
-    seconds, trials, made = time.time() - started, jobs_of([job.task], job.trials, seed=TRIAL_SEED), list[Record]()
+    seconds, trials, made = time.time() - started, jobs_of([job.task], job.trials, seed=job.trial_seed), list[Record]()
     for sampled in (False, True) if job.method in STOCHASTIC else (False,):
         label = f"{row}{', sampled' if sampled else ''}, seed {job.seed}"
         played = rollout(
@@ -283,38 +302,43 @@ def words(setting: Mapping[str, Any]) -> str:
     return " (" + ", ".join(f"{name} {value}" for name, value in setting.items()) + ")" if setting else ""
 
 
-def settings_of(method: str, reward: str, discounts: Sequence[float]) -> list[dict[str, Any]]:
-    """What is tried of a method, the published first."""
-    table = GRID[reward][method] | ({} if method == "bc" else {"gamma": list(discounts)})
+def settings_of(method: str, reward: str, discounts: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """What is tried of a method, the published first; `discounts`, if any, instead of the grid's."""
+    table = GRID[reward][method] | ({"gamma": list(discounts)} if discounts and method != "bc" else {})
     return [dict(zip(table, values, strict=True)) for values in itertools.product(*table.values())]
 
 
 def plan(args: argparse.Namespace) -> list[tuple[Job, str]]:
-    """The runs that a command asks for, each with its row in the tables."""
+    """The runs that a command asks for, each with its row in the tables. Seed by seed: one that is cut short has all
+    methods; and the slowest first, so that the last do not keep others waiting."""
     chosen = read_chosen(args.chosen, args) if args.chosen else {}
     jobs = []
     for folder, method in itertools.product(args.data, [name for name in METHODS if name in args.methods]):
         rules = rules_of(folder)
         reward = args.reward or ("success" if rules["stop_at_success"] else "world")
-        settings = settings_of(method, reward, args.discount)
+        rules |= {
+            name: value for name in ("max_steps", "stop_at_success") if (value := getattr(args, name)) is not None
+        }
+        settings = settings_of(method, reward, args.discount or ())
         settings = settings if args.grid else [chosen[method] if chosen else settings[0]]
         for setting, seed in itertools.product(settings, args.seeds):
             job = Job(
-                method=method, setting=setting, data=str(folder), reward=reward, seed=seed, steps=args.steps,
-                trials=args.trials, **rules,
+                method=method, setting=setting, data=str(folder), reward=reward, seed=seed,
+                steps=args.steps.get(method, args.steps[""]), trials=args.trials, trial_seed=args.trial_seed, **rules,
             )  # fmt: skip
             jobs.append((job, METHODS[method] + (words(setting) if args.grid else "")))
     if len({(job.max_steps, job.stop_at_success, job.reward) for job, _ in jobs}) > 1:
         raise ValueError(
-            "Expected data that was collected under the same rules, found several. Give each a --out file."
+            "Expected data that was collected under the same rules, found several. Give each a --out file, or all "
+            "the same rules: --max-steps, --stop-at-success and --reward."
         )
     if len({job.task for job, _ in jobs}) < len(args.data):
         raise ValueError("Expected one dataset a task, found two of one task. Give each a --out file.")
-    return sorted(jobs, key=lambda pair: list(METHODS).index(pair[0].method))
+    return sorted(jobs, key=lambda pair: (args.seeds.index(pair[0].seed), list(METHODS).index(pair[0].method)))
 
 
 def rules_of(folder: Path) -> dict[str, Any]:
-    """The task of a dataset and the limits it was collected under: trials keep to them."""
+    """The task of a dataset and the limits it was collected under: trials keep to them unless told otherwise."""
     try:
         settings = json.loads((folder / "collect.json").read_text())["settings"]
         rules = {name: settings[name] for name in ("task", "max_steps", "stop_at_success")}
@@ -339,19 +363,69 @@ def read_chosen(path: Path, args: argparse.Namespace) -> dict[str, dict[str, Any
 
 
 def scores(done: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of every method's settings (as JSON), the mean over tasks: success, or the return where a world knows none."""
+    """Of every method's settings (as JSON), the mean over tasks: success, or the return where a world knows none.
+    Where a grid was cut short, settings with fewer tasks than others are left out: those they have may be the easy."""
     found: dict[str, dict[str, list[float]]] = {}
     for run in done:
         best = [Record.from_json(trial) for trial in run["trials"] if ", sampled," not in trial["actor"]]
         score = np.mean([entry.total if entry.success is None else float(entry.success) for entry in best])
         setting = json.dumps(run["job"]["setting"])
         found.setdefault(run["job"]["method"], {}).setdefault(setting, []).append(float(score))
-    return {method: {k: float(np.mean(v)) for k, v in table.items()} for method, table in found.items()}
+    most = {method: max(map(len, table.values())) for method, table in found.items()}
+    return {m: {k: float(np.mean(v)) for k, v in table.items() if len(v) == most[m]} for m, table in found.items()}
 
 
 def choose(done: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """For each method the setting with the best score; the first of equals, so the published one."""
     return {method: json.loads(max(table, key=lambda k: table[k])) for method, table in scores(done).items()}
+
+
+def serve(link: Connection) -> None:
+    """In a process of its own: one run after the other. To import what they need takes as long as a run of BC."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the one who started us
+    with suppress(EOFError):  # there are no more
+        while True:
+            job, row, device, compiled = link.recv()
+            try:
+                link.send(perform(job, row, device, compiled))
+            except Exception as error:
+                link.send(str(error) or repr(error))
+
+
+def results(
+    todo: Sequence[tuple[Job, str]], processes: int, device: str, compiled: bool
+) -> Generator[tuple[Job, dict[str, Any] | str]]:
+    """As they come: what a run gave, or what went wrong. A process that dies takes its own run along and no other."""
+    waiting, busy = deque(todo), dict[Connection, tuple[BaseProcess, Job]]()
+    started, idle = list[BaseProcess](), list[tuple[Connection, BaseProcess]]()
+    context = mp.get_context("spawn")
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < processes:
+                if not idle:
+                    ours, theirs = context.Pipe()
+                    started.append(context.Process(target=serve, args=(theirs,), daemon=True))
+                    started[-1].start()
+                    theirs.close()
+                    idle.append((ours, started[-1]))
+                (link, process), (job, row) = idle.pop(), waiting.popleft()
+                busy[link] = process, job
+                with suppress(OSError):  # it has died: seen below
+                    link.send((job, row, device, compiled))
+            ready = wait(list(busy))
+            for link in [link for link in busy if link in ready]:
+                process, job = busy.pop(link)
+                try:
+                    found = link.recv()
+                    idle.append((link, process))
+                except (EOFError, OSError):
+                    process.join()
+                    found = f"expected a result, found that its process had died (exit code {process.exitcode})."
+                yield job, found
+    finally:
+        for process in started:
+            process.terminate()
+            process.join()
 
 
 def perform_all(jobs: Sequence[tuple[Job, str]], args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -363,20 +437,18 @@ def perform_all(jobs: Sequence[tuple[Job, str]], args: argparse.Namespace, conso
     done = {json.dumps(run["job"]): run for run in map(json.loads, lines)}
     todo = [(job, row) for job, row in jobs if key(job) not in done]
     device = str(choose_device(args.device))
-    processes = max(1, min(args.processes, len(todo)))
-    with ProcessPoolExecutor(processes, mp.get_context("spawn"), max_tasks_per_child=1) as pool:
-        running = {pool.submit(perform, job, row, device, args.compile): job for job, row in todo}
-        for future in as_completed(running):
-            job = running[future]
-            try:
-                run = json.loads(json.dumps(future.result()))
-            except Exception as error:
-                console.print(f"{name_of(job)} failed: {error} The others go on.", style="red", soft_wrap=True)
-                continue
-            with journal.open("a") as file:
-                file.write(json.dumps(run) + "\n")
-            done[key(job)] = run
-            console.print(f"{name_of(job)}: {run['facts']['seconds']:.0f} s, {result(run)}", soft_wrap=True)
+    try:
+        with signals(), closing(results(todo, args.processes, device, args.compile)) as found:
+            for job, run in found:
+                if isinstance(run, str):
+                    console.print(f"{name_of(job)} failed: {run} The others go on.", style="red", soft_wrap=True)
+                    continue
+                with journal.open("a") as file:
+                    file.write(json.dumps(run) + "\n")
+                done[key(job)] = json.loads(json.dumps(run))
+                console.print(f"{name_of(job)}: {run['facts']['seconds']:.0f} s, {result(run)}", soft_wrap=True)
+    except StoppedError:
+        console.print("Stopped. What is done is kept; the same command does the rest.", style="red", soft_wrap=True)
     return [done[key(job)] for job, _ in jobs if key(job) in done]
 
 
@@ -407,7 +479,7 @@ def document(
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "settings": {
-            "seed": TRIAL_SEED,
+            "seed": rules.trial_seed,
             "tasks": tasks,
             "actors": {label: {"study": "peers"} for label in by_actor(records)},
             "max_steps": rules.max_steps,
@@ -426,15 +498,28 @@ def document(
     return made, tables.grids(summaries, metrics=metrics)
 
 
+def updates(text: str) -> tuple[str, int]:
+    """Of a method, or of all (its name is then empty)."""
+    method, _, number = text.rpartition("=")
+    if method not in ("", *METHODS):
+        raise argparse.ArgumentTypeError(f"expected N or METHOD=N, METHOD one of {', '.join(METHODS)}, found {text!r}")
+    return method, int(number)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+", help="folders of `pac collect`, one a task")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", help="of training (default: 1 2 3; with --grid 0)")
-    parser.add_argument("--steps", type=int, default=50_000, help="updates")
+    parser.add_argument("--steps", type=updates, nargs="+", default=[], metavar="N", help="updates; cql=N of CQL alone")
     parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--trial-seed", type=int, default=TRIAL_SEED, help="of initial states (default: %(default)s)")
+    parser.add_argument("--max-steps", type=int, help="of a trial (default: as the data)")
+    parser.add_argument(
+        "--stop-at-success", action=argparse.BooleanOptionalAction, help="trials (default: as the data)"
+    )
     parser.add_argument("--reward", choices=GRID, help="default: success where the data stopped at it, else world")
-    parser.add_argument("--discount", type=float, nargs="+", default=[0.99], help="several are part of the grid")
+    parser.add_argument("--discount", type=float, nargs="+", help="instead of the grid's")
     parser.add_argument("--grid", action="store_true", help="try all settings, and write which was best")
     parser.add_argument("--chosen", type=Path, help="what --grid wrote; without it, published settings")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs at a time")
@@ -442,6 +527,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compile", action="store_true", help="the library's CUDA graphs")
     parser.add_argument("--out", type=Path, required=True, help="JSON of all trials")
     args = parser.parse_args(arguments)
+    args.steps = {"": 50_000} | dict(args.steps)
     args.seeds = args.seeds or ([0] if args.grid else [1, 2, 3])
     console = Console(highlight=False)
     library()  # an error now rather than in every process

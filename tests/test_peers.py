@@ -1,8 +1,13 @@
 """The peers learn from the transitions that are in our store, and play the trials that PAC plays."""
 
+import argparse
 import dataclasses
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +221,69 @@ def test_trials_are_those_of_pac_and_a_stopped_command_goes_on(
         peers.main([*same[:1], "--methods", "bc", "iql", "--chosen", str(grid), "--out", str(out)])
 
 
+def asked(data: Path, *more: str) -> list[str]:
+    return [str(data), "--methods", "bc", "--device", "cpu", "--processes", "1", *more]
+
+
+@pytest.mark.slow
+def test_trials_can_have_other_rules_than_the_data_and_a_dead_process_takes_no_other_run_along(
+    d3rlpy: Any, pendulum: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "peers.json"
+    rules = ["--trials", "2", "--max-steps", "7", "--stop-at-success", "--trial-seed", "3"]
+    assert peers.main(asked(pendulum, *rules, "--steps", "9", "bc=4", "--seeds", "1", "--out", str(out))) == 0
+    settings, records = read(out)
+    assert (settings["seed"], settings["max_steps"], settings["stop_at_success"]) == (3, 7, True)
+    random = rollout("random", jobs_of(["gym/Pendulum-v1"], 2, seed=3), workers=0, max_steps=7)
+    assert {entry.index: entry.state for entry in records} == {t.index: state_id(t.episode) for t in random}
+    (run,) = json.loads(out.read_text())["runs"]
+    assert (run["steps"], run["reward"]) == (4, "world")  # rewards go by the data
+
+    good = make_job(data=str(pendulum), task="gym/Pendulum-v1", reward="world", max_steps=7, trials=1)
+    bad = dataclasses.replace(good, setting={"learning_rate": "none"})
+    dead = Deadly(**dataclasses.asdict(good))
+    found = list(peers.results([(bad, "BC"), (dead, "BC"), (good, "BC")], 1, "cpu", False))
+    assert [job for job, _ in found] == [bad, dead, good]
+    assert isinstance(found[0][1], str)
+    assert "died (exit code 7)" in str(found[1][1])
+    assert isinstance(found[2][1], dict)
+
+
+class Deadly(Job):
+    """Ends the process that reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (7,)
+
+
+@pytest.mark.slow
+def test_a_signal_keeps_what_is_done(d3rlpy: Any, pendulum: Path, tmp_path: Path) -> None:
+    """The second run would take hours."""
+    out, journal = tmp_path / "peers.json", tmp_path / "peers.json.runs.jsonl"
+    command = [sys.executable, peers.__file__, *asked(pendulum, "--trials", "1", "--seeds", "1", "--out", str(out))]
+    command[command.index("bc")] = "iql"
+    both = [*command, "--methods", "iql", "bc", "--steps", "3", "bc=100000000"]
+    with subprocess.Popen(both, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (journal.exists() and journal.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Stopped." in said
+    assert {run["method"] for run in json.loads(out.read_text())["runs"]} == {"iql"}
+
+
+def test_the_grid_of_dense_rewards_has_several_discounts() -> None:
+    for method in ("td3+bc", "iql", "cql"):
+        found = peers.settings_of(method, "world")
+        assert {setting["gamma"] for setting in found} == {0.99, 0.95}
+        assert found[0]["gamma"] == 0.99  # the published
+        assert {setting["gamma"] for setting in peers.settings_of(method, "world", [0.9])} == {0.9}
+    with pytest.raises(argparse.ArgumentTypeError, match="expected N or METHOD=N"):
+        peers.updates("sac=3")
+
+
 def test_the_best_setting_over_all_tasks_is_chosen() -> None:
     def run(setting: float, task: str, returns: float, actor: str = "IQL, seed 0") -> dict[str, Any]:
         trial = {"actor": actor, "task": task, "seed": 0, "index": 0, "state": "", "length": 1}
@@ -227,6 +295,7 @@ def test_the_best_setting_over_all_tasks_is_chosen() -> None:
     runs = [run(0.7, "a", 3), run(0.9, "a", 9), run(0.7, "b", 7), run(0.9, "b", 1)]
     assert peers.choose(runs) == {"iql": {"expectile": 0.7}}  # of equals the first
     assert peers.choose([*runs, run(0.9, "c", 6), run(0.7, "c", 4)]) == {"iql": {"expectile": 0.9}}
+    assert peers.choose(runs[:3]) == {"iql": {"expectile": 0.7}}  # cut short: 0.9 had the easy task alone
     unseen = run(0.7, "c", 100)
     unseen["trials"].append(unseen["trials"][0] | {"actor": "IQL, sampled, seed 0", "return": -1e6})
     assert peers.choose([*runs, unseen]) == {"iql": {"expectile": 0.7}}  # samples do not count

@@ -269,6 +269,34 @@ def test_files_of_peers_join_those_of_a_study(tmp_path: Path) -> None:
     assert "Made 2026-01-02" in cost
 
 
+def test_peers_that_were_tried_on_some_tasks_stand_beside_a_study_of_many(tmp_path: Path) -> None:
+    """By the rules of the tasks' own domain; nothing of the others, nor of their notes, is left."""
+    write_study(tmp_path / "study.json", {"PAC": 8}, tasks=(DOOR, DRAWER, "control/reacher.easy"))
+    own = {"max_steps": 200, "stop_at_success": True}
+    domains = {"poor data": {"tasks": [DOOR, DRAWER], **own}}
+    domains |= {"Control": {"tasks": ["control/reacher.easy"], "max_steps": None, "stop_at_success": False}}
+    change(tmp_path / "study.json", lambda d: d.update(domains=domains, notes=["reacher is weak"]))
+    write_study(tmp_path / "peers.json", {"CQL": 5}, tasks=(DOOR,), **own)
+    write_study(tmp_path / "whole.json", {"CQL": 5}, tasks=(DOOR,))
+    text = made(tmp_path, f"table study.json peers.json tasks={DOOR}")
+    assert "| task | trials | PAC | CQL |" in text
+    assert re.search(rf"\| {DOOR} \| 20 \| \*\*75.0 \[.*\]\*\* \| 45.0 \[", text)
+    assert not any(word in text for word in ("reacher", "Control", DRAWER, "same trials"))
+    assert "| PAC | **75.0 [" in made(tmp_path, f"pooled study.json peers.json tasks={DOOR}")
+    assert "| `PAC` minus `CQL` | Success, % | 20 | **+30.0 [" in made(
+        tmp_path, f"differences study.json peers.json tasks={DOOR}"
+    )
+    assert "| CQL | 2 |" in made(tmp_path, f"cost study.json peers.json tasks={DOOR}")
+    with pytest.raises(ValueError, match="expected trials under the rules of"):
+        made(tmp_path, "table study.json peers.json")  # a study of several rules
+    with pytest.raises(ValueError, match="expected trials under the rules of"):
+        made(tmp_path, f"table study.json whole.json tasks={DOOR}")  # peers under others
+    with pytest.raises(ValueError, match=rf"peers.json: expected trials of '{DRAWER}', found none"):
+        made(tmp_path, f"table study.json peers.json tasks={DOOR},{DRAWER}")
+    with pytest.raises(ValueError, match=r"expected the file .*tasks="):
+        made(tmp_path, f"demo tasks={DOOR}")
+
+
 def test_seeds_and_pairs(tmp_path: Path) -> None:
     write_study(tmp_path / "a.json", {"1": 8, "1, then 0": 5})
     assert "| seed 1 | 80.0 [" in made(tmp_path, "seeds a.json")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pac.config import model_config
+from pac.config import model_config, suggest
 from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
 from pac.evaluate.records import by_actor
 from pac.evaluate.summary import ALL
@@ -119,7 +119,8 @@ def _parameters(model: str) -> int:
         return count_parameters(PAC(model_config(**given)))
 
 
-def read_trials(paths: Sequence[Path]) -> Trials:
+def read_trials(paths: Sequence[Path], tasks: Sequence[str] = ()) -> Trials:
+    """Of these tasks alone, if any are named."""
     documents, members, experts = (
         list[dict[str, Any]](),
         dict[str, dict[int | None, list[Record]]](),
@@ -130,12 +131,17 @@ def read_trials(paths: Sequence[Path]) -> Trials:
         document = read_json(path)
         try:
             records = [Record.from_json(trial) for trial in document["trials"]]
-            found = {name: document["settings"][name] for name in ("seed", "max_steps", "stop_at_success")}
+            document = _of_tasks(document, tasks) if tasks else document
+            found = _rules(document)
             known = {task: float(about["mean"]) for task, about in document.get("experts", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: expected the JSON of `pac study`, `pac evaluate` or benchmarks/peers.py, found {error!r}."
             ) from error
+        played = {entry.task for entry in records}
+        if lost := sorted(set(tasks) - played):
+            raise ValueError(f"{path}: expected trials of {lost[0]!r}, found none.{suggest(lost[0], played)}")
+        records = [entry for entry in records if not tasks or entry.task in tasks]
         if not records:
             raise ValueError(f"{path}: expected trials, found none.")
         if len({entry.key for entry in records}) < len(records):
@@ -155,6 +161,21 @@ def read_trials(paths: Sequence[Path]) -> Trials:
         members |= rows
         documents.append(document)
     return Trials(documents=documents, members=members, experts=experts)
+
+
+def _of_tasks(document: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
+    """What is said of these tasks; notes are about all of them."""
+    kept = {name: [t for t in rules["tasks"] if t in tasks] for name, rules in document.get("domains", {}).items()}
+    domains = {name: document["domains"][name] | {"tasks": some} for name, some in kept.items() if some}
+    return {**document, "domains": domains, "notes": []}
+
+
+def _rules(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the trials: those of its domains, where they have the same."""
+    names, settings = ("max_steps", "stop_at_success"), document["settings"]
+    found = [{name: rules[name] for name in names} for rules in document.get("domains", {}).values()]
+    same = found and all(rules == found[0] for rules in found)
+    return {"seed": settings["seed"]} | (found[0] if same else {name: settings[name] for name in names})
 
 
 def metrics_of(summaries: Mapping[str, Summary]) -> list[str]:

@@ -23,6 +23,7 @@ from pac.report.blocks_demo import Demo, read_demo
 from pac.report.blocks_rounds import Improvement, read_improvement
 
 END = "<!-- end -->"
+TASKS = "tasks="
 _OPENS = re.compile(r"<!--\s*pac\b")
 _BEGIN = re.compile(r"<!-- pac: (.+) -->")
 
@@ -75,7 +76,7 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._trials: dict[tuple[Path, ...], Trials] = {}
+        self._trials: dict[tuple[tuple[Path, ...], tuple[str, ...]], Trials] = {}
         self._demos: dict[tuple[Path, ...], Demo] = {}
         self._improvements: dict[Path, Improvement] = {}
 
@@ -92,10 +93,12 @@ class Shelf:
         return tuple(found)
 
     def trials(self, words: Sequence[str]) -> Trials:
-        paths = self.paths(words)
-        if paths not in self._trials:
-            self._trials[paths] = read_trials(paths)
-        return self._trials[paths]
+        """`tasks=NAME,NAME` among the files leaves out all others."""
+        named = [word.removeprefix(TASKS).split(",") for word in words if word.startswith(TASKS)]
+        asked = self.paths(_files(words)), tuple(task for some in named for task in some)
+        if asked not in self._trials:
+            self._trials[asked] = read_trials(*asked)
+        return self._trials[asked]
 
     def demo(self, words: Sequence[str]) -> Demo:
         paths = self.paths(words)
@@ -111,8 +114,12 @@ class Shelf:
         return [self._improvements[path] for path in paths]
 
     def holds_demo(self, words: Sequence[str]) -> bool:
-        paths = self.paths(words)
-        return paths in self._demos or (paths not in self._trials and "scores" in read_json(paths[0]))
+        paths = self.paths(_files(words))
+        return paths in self._demos or "scores" in read_json(paths[0])
+
+
+def _files(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.startswith(TASKS)]
 
 
 def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
