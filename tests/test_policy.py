@@ -108,7 +108,9 @@ def test_inputs_are_those_of_training(run: Run, monkeypatch: pytest.MonkeyPatch,
     assert run.sampler.image_size == (8, 9), "pictures of 12 x 10 are resized on both ways"
 
 
-@pytest.mark.parametrize("options", [{}, {"sampling": "mode"}, {"best_of": 5, "values": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"sampling": "mode"}, {"sampling": "mean", "values": True}, {"best_of": 5, "values": True}]
+)
 def test_answers_do_not_depend_on_the_other_queries(run: Run, options: dict[str, Any]) -> None:
     policy = load(run.directory.path, **options)
     asked = queries(run, 0) + queries(run, 1)
@@ -172,6 +174,8 @@ def test_sampled_actions_follow_the_policy(run: Run, monkeypatch: pytest.MonkeyP
     assert np.abs(counts - probabilities).max() < 0.05
     mode = load(run.directory.path, sampling="mode").act([query])[0].action[0]
     assert mode == pytest.approx(centres[probabilities.argmax()], abs=1e-5)
+    mean = load(run.directory.path, sampling="mean").act([query])[0].action[0]
+    assert mean == pytest.approx(probabilities @ centres, abs=1e-5)
 
 
 def test_tighter_bounds_of_a_task_hold(run: Run) -> None:

@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pac.data.episodes import IMAGES, STATE, Dataset, store_error
 from pac.data.relabel import GoalPictures, goal_pictures
 from pac.data.sampling import Sampler, resize_pictures
 from pac.data.text import Tokenizer
-from pac.model import PAC
+from pac.model import PAC, Encoded
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
-from pac.types import Observation, Query, Reply, TaskSpec
+from pac.types import Observation, Query, Reply, Sampling, TaskSpec
 
 ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
 
@@ -146,7 +147,7 @@ class Policy:
         interface: Interface,
         *,
         name: str = "policy",
-        sampling: Literal["sample", "mode"] = "sample",
+        sampling: Sampling = "sample",
         best_of: int = 1,  # draw so many and take the one the critic likes best
         values: bool = False,  # also say what the critic expects
         text: bool = True,  # show instructions, where it saw some in training
@@ -157,8 +158,8 @@ class Policy:
             raise ValueError(
                 f"Policy: expected best_of of at least 1, and 1 for a model without a Q head, found {best_of}."
             )
-        if sampling not in ("sample", "mode"):
-            raise ValueError(f"Policy: expected sampling 'sample' or 'mode', found {sampling!r}.")
+        if sampling not in get_args(Sampling):
+            raise ValueError(f"Policy: expected sampling among {', '.join(get_args(Sampling))}, found {sampling!r}.")
         self.model, self.interface, self.name = model, interface, name
         self.sampling, self.best_of, self.values, self.text, self.goals = sampling, best_of, values, text, goals
         self.tokenizer = tokenizer or Tokenizer()
@@ -201,19 +202,14 @@ class Policy:
         robot, num_actions = self.interface.robot(queries[0].task), len(queries[0].task.action_low)
         rows = queries + [queries[-1]] * (ROWS - len(queries))
         noise = self._noise(rows, num_actions)
-        values = None
-        sees = robot.cameras or robot.goal_cameras
-        if self.device.type == "cuda" and not (sees or self.values or self.best_of > 1):
-            chosen = self._replay(rows, robot, noise).numpy()
+        if self.device.type == "cuda" and not (robot.cameras or robot.goal_cameras):
+            found = self._replay(rows, robot, noise)
         else:
-            encoded = self.model.encode(self._observe(rows, robot))
-            actions = self._draw(encoded, noise.to(self.device))
-            values = self._value(encoded, actions)
-            best = values.argmax(-1) if values is not None and self.best_of > 1 else torch.zeros(ROWS).long()
-            chosen = actions[torch.arange(ROWS), best.to(actions.device)].cpu().numpy()
-        expected = None if values is None else values.amax(-1).cpu().numpy() / robot.value_scale
+            found = self._choose(self.model.encode(self._observe(rows, robot)), noise.to(self.device))
+        chosen, values = found.cpu().split([num_actions, found.shape[1] - num_actions], 1)
+        expected = values[:, 0].numpy() / robot.value_scale if values.shape[1] else None
         low, high = np.array(robot.action_low), np.array(robot.action_high)
-        raw = (low + (chosen + 1) / 2 * (high - low)).astype(np.float32)
+        raw = (low + (chosen.numpy() + 1) / 2 * (high - low)).astype(np.float32)
         return [
             Reply(
                 action=np.clip(raw[i], query.task.action_low, query.task.action_high).astype(np.float32),
@@ -222,14 +218,24 @@ class Policy:
             for i, query in enumerate(queries)
         ]
 
-    def _draw(self, encoded: Any, noise: Tensor) -> Tensor:
+    def _choose(self, encoded: Encoded, noise: Tensor) -> Float[Tensor, "row numbers"]:
+        """An action a row, and its value after it where there is a critic that is asked."""
+        actions = self._draw(encoded, noise)
+        values = self._value(encoded, actions)
+        if values is None:
+            return actions[:, 0]
+        best = values.argmax(-1, keepdim=True)
+        action = actions.gather(1, best[..., None].expand(-1, -1, actions.shape[-1]))[:, 0]
+        return torch.cat([action, values.gather(1, best)], 1)
+
+    def _draw(self, encoded: Encoded, noise: Tensor) -> Tensor:
         """`best_of` actions a row."""
-        logits = self.model.policy_logits(encoded, noise.shape[1])
-        if self.sampling == "mode" and self.best_of == 1:
-            index = logits.argmax(-1)[:, None]
-        else:
-            index = sample_actions(logits, self.best_of, uniform=noise)
-        return self.model.config.action_bins.decode(index, logits)
+        logits, bins = self.model.policy_logits(encoded, noise.shape[1]), self.model.config.action_bins
+        if self.best_of > 1 or self.sampling == "sample":
+            return bins.decode(sample_actions(logits, self.best_of, uniform=noise), logits)
+        if self.sampling == "mode":
+            return bins.decode(logits.argmax(-1), logits)[:, None]
+        return bins.mean(logits)[:, None]
 
     def _replay(self, queries: list[Query], robot: Robot, noise: Tensor) -> Tensor:
         """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are
@@ -242,7 +248,7 @@ class Policy:
             fixed = self._constants(robot, instruction)
 
             def compute(proprio: Tensor, uniform: Tensor) -> Tensor:
-                return self._draw(self.model.encode(Observation.of(proprio, **fixed)), uniform)[:, 0]
+                return self._choose(self.model.encode(Observation.of(proprio, **fixed)), uniform)
 
             self._captured[key] = _Captured(compute, state.to(self.device), noise.to(self.device))
         return self._captured[key](state, noise)
@@ -254,7 +260,7 @@ class Policy:
 
         return torch.from_numpy(np.stack([draw(query) for query in queries]))
 
-    def _value(self, encoded: Any, actions: Tensor) -> Tensor | None:
+    def _value(self, encoded: Encoded, actions: Tensor) -> Tensor | None:
         if not (self.values or self.best_of > 1):
             return None
         bins = self.model.config.value_bins

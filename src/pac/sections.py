@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Literal
 
 from pac.config import check_types
+from pac.types import Sampling
 
 Schedule = tuple[tuple[float, float], ...]  # (step, value), ascending
 
@@ -80,7 +81,7 @@ class EvaluationConfig:
     workers: int = 2  # processes; 0: none beside the run's own
     max_steps: int | None = None  # of an episode, instead of the task's own
     stop_at_success: bool = False
-    sampling: Literal["sample", "mode"] = "sample"
+    sampling: Sampling = "sample"
     seed: int = 10_000  # of the initial states: those of training data are others
 
     def __post_init__(self) -> None:

@@ -9,12 +9,16 @@ modality is an axis of length 0, so the model has no `if None` and does not comp
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
+
+# How a policy acts: a draw from its distribution, the likeliest bin of each dimension, or the mean. The mean is for
+# logs whose noise is worth nothing; between two ways of doing a thing it lies in the middle.
+Sampling = Literal["sample", "mode", "mean"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -121,7 +121,7 @@ def test_videos_of_new_and_of_earlier_trials(tmp_path: Path, capsys: pytest.Capt
         (["--trials", "0"], "1 or more"),
         (["--videos", "x", "--trials", "2", "--video-trials", "2"], "from 0 to 1"),
         (["--experts", "nowhere.json"], "a table of experts"),
-        (["--sampling", "greedy"], "sample or mode"),
+        (["--sampling", "greedy"], "sample, mode, mean"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

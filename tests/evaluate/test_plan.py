@@ -48,7 +48,7 @@ def test_mistakes(tmp_path: Path) -> None:
         parse_actors(["randon"])
     with pytest.raises(ValueError, match="no such folder"):
         parse_actors([f"ours={tmp_path}/nothing"])
-    with pytest.raises(ValueError, match="sample or mode"):
+    with pytest.raises(ValueError, match="sample, mode, mean"):
         parse_actors(["random"], samplings=["greedy"])
     with pytest.raises(ValueError, match="1 or more"):
         parse_actors(["random"], best_of=[0])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pac
 from pac import behaviours, policy
@@ -16,9 +16,9 @@ from pac.envs import TASKS
 from pac.envs.tasks import check_name
 from pac.model.pretrained import CONFIG, WEIGHTS, load_config, pretrained_folder
 from pac.rollout import Policy
-from pac.types import TaskSpec
+from pac.types import Sampling, TaskSpec
 
-SAMPLINGS = ("sample", "mode")
+SAMPLINGS = get_args(Sampling)
 SHOWS = ("text+goal", "goal", "text", "none")  # the paper's Vision+Lang, Vision, Lang, No Goal
 PACKAGES = ("mujoco", "dm_control", "metaworld", "gymnasium", "numpy", "torch")  # what a trial's numbers depend on
 _LABELLED = re.compile(r"([^:+(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
@@ -97,7 +97,7 @@ def parse_actors(
     """
     for name in samplings:
         if name not in SAMPLINGS:
-            raise ValueError(f"--sampling: expected {' or '.join(SAMPLINGS)}, found {name!r}.")
+            raise ValueError(f"--sampling: expected {', '.join(SAMPLINGS)}, found {name!r}.")
     if min(best_of) < 1:
         raise ValueError(f"--best-of: expected numbers of 1 or more, found {min(best_of)}.")
     for name in shows:

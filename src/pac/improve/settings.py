@@ -17,6 +17,7 @@ from pac.evaluate.plan import expand_tasks
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
 from pac.sections import check_duration
+from pac.types import Sampling
 
 MOST_ROUNDS = 10_000  # seeds of rounds lie between those of runs
 SEEDS = 1_000_000  # collections of round r start from states of seed (1 + seed) x this + r: evaluation's are others
@@ -42,7 +43,7 @@ class ImproveConfig:
     weight: float = 1.0  # of the group of collected data, beside the mixture's own groups
     imitation_weight: float | None = None  # alpha of collected data; None: as mixture.defaults say
     statistics: Literal["first", "all"] = "first"  # what inputs are standardised with: data of round 0, or all so far
-    sampling: Literal["sample", "mode"] = "sample"  # of the policy that collects; evaluation.sampling is the other's
+    sampling: Sampling = "sample"  # of the policy that collects; evaluation.sampling is the other's
     max_steps: int | None = None  # of an episode, instead of the task's own
     stop_at_success: bool = False  # the first success ends an episode
     workers: int = 2  # processes with simulators; 0: none beside this one

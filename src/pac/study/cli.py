@@ -24,7 +24,7 @@ from pac.evaluate.tables import METRICS, Grid
 from pac.logs import make_console
 from pac.report import write_report
 from pac.sections import EvaluationConfig
-from pac.study.plan import Study, load_study
+from pac.study.plan import RULES, Study, load_study
 from pac.study.runner import check_same, make_data, perform_all, read_trials, trials_path
 
 
@@ -129,7 +129,7 @@ def _domains(study: Study) -> dict[str, EvaluationConfig]:
 
 
 def _rules(place: EvaluationConfig) -> dict[str, Any]:
-    return {name: getattr(place, name) for name in ("tasks", "max_steps", "stop_at_success")}
+    return {name: getattr(place, name) for name in RULES}
 
 
 def _grids(

@@ -22,6 +22,7 @@ from pac.resources import find_recipe
 from pac.sections import CollectConfig, EvaluationConfig
 
 DATA, EACH = "{data}", "{each}"
+RULES = ("tasks", "max_steps", "stop_at_success", "sampling")  # of a domain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +128,8 @@ def _domains(tables: Any, rules: EvaluationConfig) -> dict[str, EvaluationConfig
         raise ValueError("Expected tasks in study.domains or in [evaluation], found both. Leave evaluation.tasks out.")
     made = {}
     for name, table in tables.items():
-        if other := sorted(set(table) - {"tasks", "max_steps", "stop_at_success"}):
-            raise ValueError(f"Unknown key {other[0]!r} in study.domains. Known: tasks, max_steps, stop_at_success.")
+        if other := sorted(set(table) - set(RULES)):
+            raise ValueError(f"Unknown key {other[0]!r} in study.domains. Known: {', '.join(RULES)}.")
         made[name] = dataclasses.replace(rules, **table | {"tasks": tuple(table["tasks"])})
     tasks = [task for domain in made.values() for task in domain.tasks]
     if twice := sorted({task for task in tasks if tasks.count(task) > 1}):

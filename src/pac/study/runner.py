@@ -139,7 +139,7 @@ def perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
 
 def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
     rules, path = run.config.evaluation, folder / "runs" / run.name
-    options: dict[str, Any] = {"values": run.config.objective.critic != "none", "sampling": rules.sampling}
+    options: dict[str, Any] = {"values": run.config.objective.critic != "none"}
     with distributed.world(choose_device(run.config.machine.device)) as world:
         policy = load_policy(path, device=str(world.device), **options) if finished(folder, run) else None
         if policy is None or any(robot.goal_cameras for robot in policy.interface.robots):  # goals are in the data
@@ -151,6 +151,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
         summary, began = json.loads((path / SUMMARY).read_text()), time.time()
         made = list[Record]()
         for domain in run.domains.values():
+            policy.sampling = domain.sampling
             played = rollout(
                 policy,
                 jobs_of(domain.tasks, trials, seed=rules.seed),
