@@ -239,6 +239,7 @@ def update_batch(config: ModelConfig, windows: int) -> Batch:
         mask=ones.bool(),
         imitation_weight=ones[:, 0] * 0.75,
         critic_weight=ones[:, 0] * 38,
+        own_discount=ones[:, 0],
     )
 
 

@@ -91,5 +91,6 @@ def random_batch(config: ModelConfig, batch: int = 3, time: int = 2, seed: int =
         "mask": torch.ones(batch, time, dtype=torch.bool),
         "imitation_weight": torch.full((batch,), 0.5),
         "critic_weight": torch.full((batch,), 2.0),
+        "own_discount": torch.ones(batch),
     }
     return Batch(**(fields | given))

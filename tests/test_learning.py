@@ -55,6 +55,7 @@ def learned_reward(alpha: float, critic: str) -> float:
             mask=real,
             imitation_weight=torch.full((128,), alpha),
             critic_weight=torch.full((128,), 2.0),
+            own_discount=torch.ones(128),
         )
         per_example, _ = loss(model, target, batch, objective, generator)
         optimizer.zero_grad()

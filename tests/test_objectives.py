@@ -263,6 +263,32 @@ def test_pac_loss_by_hand() -> None:
     assert metrics["loss/total"].item() == pytest.approx(per_example.mean().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("reward_scale", [None, 0.1])
+@pytest.mark.parametrize("critic", ["q", "v"])
+def test_each_dataset_has_its_own_discount(critic: str, reward_scale: float | None) -> None:
+    """A row with a discount learns what it would under an objective of that discount; a row with none is as ever."""
+    model, target, batch = pair()
+    ended = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    batch = dataclasses.replace(batch, discount=ended)
+    base = {"q": Q, "v": V}[critic]
+    config = dataclasses.replace(base, num_steps=None, temperature=0.5, reward_scale=reward_scale, discount=0.9)
+    mixed, _ = run(model, target, dataclasses.replace(batch, own_discount=torch.tensor([0.5, 0.97, 1.0])), config)
+    for row, discount in enumerate((0.5, 0.97, 0.9)):
+        alone, _ = run(model, target, batch, config, discount=discount)
+        others, _ = run(model, target, batch, config, discount=0.2)
+        torch.testing.assert_close(mixed.view(3, 2)[row], alone.view(3, 2)[row], rtol=1e-6, atol=1e-6)
+        assert not torch.allclose(mixed.view(3, 2)[row], others.view(3, 2)[row], rtol=1e-4)
+
+
+def test_a_discount_of_zero_is_a_discount() -> None:
+    model, target, batch = pair()
+    own = dataclasses.replace(batch, own_discount=torch.zeros(3))
+    ended = dataclasses.replace(batch, discount=torch.zeros(3, 2))
+    for config in (Q, V):
+        change = {"temperature": 0.5, "reward_scale": 0.1}
+        assert torch.equal(run(model, target, own, config, **change)[0], run(model, target, ended, config, **change)[0])
+
+
 def test_infinite_temperature_imitates_the_reference_policy() -> None:
     """With eta to infinity and many samples, the improvement term is the cross-entropy to the target policy."""
     model, target, batch = pair()
@@ -493,6 +519,7 @@ def test_an_objective_without_its_head_is_refused(head: str, config: ObjectiveCo
         ("discount", 0.0 - 1, "Batch.discount: expected finite values from 0 to 1, found -1"),
         ("imitation_weight", 2.0, "Batch.imitation_weight: expected finite values from 0 to 1, found 2"),
         ("critic_weight", -3.0, "Batch.critic_weight: expected finite values from 0 to inf, found -3"),
+        ("own_discount", 1.5, "Batch.own_discount: expected finite values from 0 to 1, found 1.5"),
     ],
 )
 def test_numbers_out_of_range_are_refused(name: str, value: float, message: str) -> None:

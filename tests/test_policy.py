@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pac.config import model_config
 from pac.model import PAC
-from pac.model.pretrained import save_pretrained
+from pac.model.pretrained import load_config, save_pretrained
 from pac.policy import Interface, Policy, Robot, load
 from pac.train import Run
 from pac.types import Query, TaskSpec
@@ -228,6 +228,27 @@ def test_which_dataset_a_task_is_like(run: Run) -> None:
     alike = dataclasses.replace(run.interface, robots=(arm, dataclasses.replace(arm, name="b", instructions=("push",))))
     assert alike.robot(task(run, instruction="sing")).name == "arm"
     assert run.interface.robot(task(run, instruction="sing")).name == "arm"
+
+
+def test_the_discount_at_a_task_is_that_of_its_data(tmp_path: Path) -> None:
+    """From the mixture to a checkpoint's file and back; those of older checkpoints have one for all."""
+    for name, size in (("arm", 3), ("leg", 5), ("tail", 2)):
+        write_dataset(tmp_path / "data" / name, dims=size)
+    paths = {name: str(tmp_path / "data" / name) for name in ("arm", "leg", "tail")}
+    groups = [
+        {"name": "quick", "weight": 1, "discount": 0.8, "datasets": [{"name": "arm", "path": paths["arm"]}]},
+        {"name": "slow", "weight": 1, "datasets": [{"name": n, "path": paths[n]} for n in ("leg", "tail")]},
+    ]
+    groups[1]["datasets"][0]["discount"] = 0.0  # type: ignore[index]
+    settings = config(tmp_path / "data", mixture={"groups": groups}, objective={"discount": 0.97}, length="2 steps")
+    run = start(settings, tmp_path / "run")
+    run.train()
+    content = load_config(tmp_path / "run")
+    found = Interface.from_json(content, "here")
+    assert found == run.interface
+    assert [found.discount_at(task(run, i)) for i in range(3)] == [0.8, 0.0, 0.97]
+    older = content | {"robots": [{k: v for k, v in r.items() if k != "discount"} for r in content["robots"]]}
+    assert [Interface.from_json(older, "here").discount_at(task(run, i)) for i in range(3)] == [0.97] * 3
 
 
 def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,11 +140,13 @@ def model_config(size: str, **overrides: Any) -> ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """How a batch becomes a loss. The weights alpha and beta belong to datasets and ride in the `Batch`."""
+    """How a batch becomes a loss. The weights alpha and beta belong to datasets and ride in the `Batch`; so does gamma
+    where a dataset has its own.
+    """
 
     critic: Literal["q", "v", "none"] = "q"  # PAC's Q, PAC+V's V, or cloning alone
     improve: bool = True  # False leaves out the RL term: filtered BC and BC+Q, where alpha is 1 everywhere
-    discount: float = 0.99  # gamma; not stated in the paper
+    discount: float = 0.99  # gamma of datasets that do not give their own; not stated in the paper
     reward_scale: float | None = None  # None: 1 - discount, so that values span the range of the rewards
     projection: Projection = "two-hot"
     # Rewards in a target before the critic's word; None: all that the window holds. The paper reads trajectories of

@@ -353,9 +353,10 @@ def check_batch(batch: Batch) -> None:
     limits = {
         "action": (batch.action_mask, -1.0 - 1e-4, 1.0 + 1e-4, "Normalise actions by their bounds."),
         "reward": (batch.mask, -math.inf, math.inf, "Remove or repair the episode."),
-        "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere; gamma is in ObjectiveConfig."),
+        "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere; gamma is apart."),
         "imitation_weight": (every, 0.0, 1.0, "It is alpha: 1 for cloning, 0 for RL."),
         "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
+        "own_discount": (every, 0.0, 1.0, "It is gamma of the dataset; 1 for that of ObjectiveConfig."),
     }
     for name, (mask, low, high, fix) in limits.items():
         values = getattr(batch, name)
@@ -373,10 +374,15 @@ def masked_mean(values: Float[Tensor, " row"], mask: Bool[Tensor, " row"]) -> Fl
 
 
 def _returns(batch: Batch, config: ObjectiveConfig) -> tuple[Float[Tensor, "batch time"], Float[Tensor, "batch time"]]:
-    """Scaled reward, and gamma where the world went on; padding holds zeros."""
-    padding = ~batch.mask
-    reward = batch.reward.masked_fill(padding, 0) * config.applied_reward_scale
-    return reward, batch.discount.masked_fill(padding, 0) * config.discount
+    """Scaled reward, and gamma where the world went on; padding holds zeros. Gamma is the dataset's own, where it has
+    one, and so is the reward's scale, unless one is given for all.
+    """
+    padding, own = ~batch.mask, batch.own_discount[:, None]
+    gamma = own.masked_fill(own == 1, config.discount)
+    scale: float | Tensor = config.applied_reward_scale
+    if config.reward_scale is None:
+        scale = (1 - own).masked_fill(own == 1, scale)
+    return batch.reward.masked_fill(padding, 0) * scale, batch.discount.masked_fill(padding, 0) * gamma
 
 
 def _targets(

@@ -42,6 +42,7 @@ class Robot:
     value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
     told: bool = True  # it saw instructions in training
     goal_cameras: tuple[str, ...] = ()  # whose goal pictures it saw in training
+    discount: float | None = None  # gamma of its values; None, in older checkpoints: that of the interface
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Interface:
     cameras: dict[str, int]  # name -> slot of the model
     goal_cameras: dict[str, int]
     image_size: tuple[int, int]
-    discount: float
+    discount: float  # the objective's
     robots: tuple[Robot, ...]
 
     @classmethod
@@ -70,6 +71,7 @@ class Interface:
                     value_scale=scale,
                     told=config.keep_text > 0,
                     goal_cameras=source.goal_cameras if config.keep_goal > 0 else (),
+                    discount=config.applied_discount(discount),
                     **numbers,
                 )
             )
@@ -116,6 +118,11 @@ class Interface:
                 f"{', '.join(r.name for r in fits)}. Train on data of this task, or choose another."
             )
         return (told or fits)[0]
+
+    def discount_at(self, task: TaskSpec) -> float:
+        """Gamma of what the critic says at a task."""
+        own = self.robot(task).discount
+        return self.discount if own is None else own
 
 
 @contextmanager

@@ -211,6 +211,7 @@ class Batch(TensorStruct):
     mask: Bool[Tensor, "batch time"]  # False: padding of a short episode, or the next observation is unknown
     imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
+    own_discount: Float[Tensor, " batch"]  # gamma of that dataset; 1: it has none of its own, the objective's holds
 
     def __post_init__(self) -> None:
         batch, time = self.action.shape[:2]
@@ -222,7 +223,7 @@ class Batch(TensorStruct):
         expect_shape("Batch.action_mask", self.action_mask, tuple(self.action.shape))
         for name in ("reward", "discount", "mask"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch, time))
-        for name in ("imitation_weight", "critic_weight"):
+        for name in ("imitation_weight", "critic_weight", "own_discount"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch,))
 
 

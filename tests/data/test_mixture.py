@@ -204,6 +204,16 @@ def test_settings_are_inherited_and_overridden() -> None:
     assert parsed.cameras == ("wrist",)
 
 
+def test_a_discount_by_default_group_and_dataset() -> None:
+    def found(**defaults: float) -> list[float | None]:
+        own = {"name": "c.x", "discount": 0, "counts": {"trajectories": 1}}
+        groups = [group("a"), group("b", discount=0.95), group("c", discount=0.95, datasets=[own])]
+        return [dataset.discount for dataset in parse_mixture({"defaults": defaults, "groups": groups}).datasets]
+
+    assert found() == [None, 0.95, 0.0]
+    assert found(discount=0.98) == [0.98, 0.95, 0.0]
+
+
 def test_decimal_weights_are_exact_and_a_zero_weight_draws_nothing() -> None:
     mixture = parse_mixture({"groups": [group("a", 0.1), group("b", 0.2), group("c", 0)]})
     assert list(mixture.probabilities.values()) == [Fraction(1, 3), Fraction(2, 3), 0]
@@ -219,6 +229,11 @@ def test_decimal_weights_are_exact_and_a_zero_weight_draws_nothing() -> None:
         ({"groups": [group(datasets=[{"name": "x", "alpa": 1}])]}, "dataset 'x'"),
         ({"groups": [group(datasets=[{"name": "x", "counts": {"trajectory": 1}}])]}, "Did you mean 'trajectories'"),
         ({"groups": [group(datasets=[{"name": "x", "imitation_weight": 2}])]}, r"\[0, 1\]"),
+        ({"groups": [group(discount=1.0)]}, r"Dataset 'a.x': expected a discount in \[0, 1\), found 1.0"),
+        ({"groups": [group(discount=1)]}, r"expected a discount in \[0, 1\), found 1"),
+        ({"groups": [group(discount=0.99999999)]}, r"expected a discount in \[0, 1\)"),  # float32 would make it 1
+        ({"groups": [group()], "defaults": {"discount": -0.1}}, r"expected a discount in \[0, 1\), found -0.1"),
+        ({"groups": [group(discount="far")]}, "discount"),
         ({"groups": [group(weight=0)]}, "positive weight"),
         ({"groups": [group(weight=-1)]}, "0 or more"),
         ({"groups": [group(weight="heavy")]}, "float"),

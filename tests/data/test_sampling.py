@@ -28,6 +28,13 @@ def mixture(*paths: Path, batch_size: int = 64, window: int = 5, weight: float =
     return parse_mixture({"groups": [group], "batch_size": batch_size, "window": window})
 
 
+def discounted(plain: Mixture, **discounts: float) -> Mixture:
+    """With a discount for datasets by name."""
+    (group,) = plain.groups
+    datasets = tuple(dataclasses.replace(d, discount=discounts.get(d.name)) for d in group.datasets)
+    return dataclasses.replace(plain, groups=(dataclasses.replace(group, datasets=datasets),))
+
+
 def tensors(batch: Batch) -> dict[str, torch.Tensor]:
     own = {name: getattr(batch, name) for name in Batch.__dataclass_fields__ if name != "observation"}
     return own | {name: getattr(batch.observation, name) for name in Observation.__dataclass_fields__}
@@ -153,7 +160,8 @@ def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode
     goal = {"a": np.full((4, 5, 3), 9, np.uint8)}
     wide = [make_episode(i, 9, cameras=["a", "b"], goal_images=goal, instruction="go") for i in range(3)]
     paths = make_dataset("wide", wide), make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])
-    sampler, resident = Sampler(mixture(*paths), seed=0), Sampler(mixture(*paths), seed=0, device="cuda")
+    table = discounted(mixture(*paths), wide=0.9)
+    sampler, resident = Sampler(table, seed=0), Sampler(table, seed=0, device="cuda")
     streams = [sampler.batches(num_workers=2, threads=threads) for threads in (False, True)]
     for step, pinned in zip(range(3), zip(*streams, strict=True), strict=False):
         assert resident.batch(step).action.is_cuda
@@ -161,6 +169,32 @@ def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode
         for batch in pinned:
             assert batch.action.is_pinned()
             assert_equal(batch, sampler.batch(step))
+
+
+def test_windows_carry_the_discount_of_their_dataset(make_episode: Any, make_dataset: Any) -> None:
+    """In every way that batches are made; 1, and nothing else changed, where a dataset has none."""
+    paths = [make_dataset(name, [make_episode(i, 9, terminated=True)]) for i, name in enumerate("abc")]
+    plain, table = mixture(*paths), discounted(mixture(*paths), a=0.9, b=0.0)
+    sampler = Sampler(table, seed=0)
+    batch, before = sampler.batch(0), Sampler(plain, seed=0).batch(0)
+    assert (before.own_discount == 1).all()
+    expected = torch.tensor([0.9, 0.0, 1.0])[batch.observation.proprio[:, 0, 0].long()]
+    assert len(expected.unique()) == 3
+    assert torch.equal(batch.own_discount, expected)
+    assert_equal(dataclasses.replace(batch, own_discount=before.own_discount), before)
+    for other in (pickle.loads(pickle.dumps(sampler)).batch(0), next(sampler.batches(num_workers=2, threads=True))):
+        assert_equal(other, batch)
+    half = [Sampler(table, seed=0, rank=rank, world_size=2).batch(0).own_discount for rank in range(2)]
+    assert torch.equal(torch.cat(half).sort().values, expected.sort().values)
+
+
+def test_the_bounds_of_values_follow_the_discount_of_their_dataset(make_episode: Any, make_dataset: Any) -> None:
+    """Rewards from 0 to 4 for ever, or 4 at a termination alone, whatever the discount."""
+    dense, bare = make_episode(0, 5), make_episode(0, 5, terminated=True)
+    bare = dataclasses.replace(bare, reward=np.array([0, 0, 0, 0, 4], np.float32))
+    paths = make_dataset("a", [dense]), make_dataset("b", [dense]), make_dataset("once", [bare])
+    sampler = Sampler(discounted(mixture(*paths), a=0.75, once=0.75), seed=0)
+    assert sampler.value_bounds(0.5) == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
 
 
 def test_a_sampler_reaches_a_process_that_shares_no_memory(three_datasets: Mixture) -> None:

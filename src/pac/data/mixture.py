@@ -35,6 +35,8 @@ TOKENS_PER_NUMBER = 8
 TOKENS_PER_IMAGE = 100
 TOKENS_OF_TEXT = 50
 
+LARGEST_DISCOUNT = 1 - 1e-6  # nearer to 1, float32 cannot tell it from a batch's 1, which means none of its own
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
@@ -73,6 +75,7 @@ class DatasetConfig:
     imitation_weight: float = 0.75  # alpha: 1 is pure cloning, 0 pure RL
     critic_weight: float | None = None  # beta: weight of the critic's loss; None: its number of action dimensions, as
     # the paper's 38 is of its largest action
+    discount: float | None = None  # gamma of its returns; None: the objective's. Robots differ in rate and horizon
     reward: str | None = None  # a stored extra reward column, in place of `next.reward`
     reward_scale: float = 1.0
     instruction: str | None = None  # in place of the stored ones
@@ -102,6 +105,15 @@ class DatasetConfig:
             )
         if self.critic_weight is not None and self.critic_weight < 0:
             raise ValueError(f"Dataset {self.name!r}: expected critic_weight >= 0, found {self.critic_weight}.")
+        if self.discount is not None and not 0 <= self.discount <= LARGEST_DISCOUNT:
+            raise ValueError(
+                f"Dataset {self.name!r}: expected a discount in [0, 1), found {self.discount}. Leave it out for the "
+                "objective's."
+            )
+
+    def applied_discount(self, otherwise: float) -> float:
+        """Its own, or else the objective's."""
+        return otherwise if self.discount is None else self.discount
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ class Sampler:
 
     def value_bounds(self, discount: float) -> list[tuple[float, float]]:
         """For each dataset, what its rewards allow a value to be: the extreme reward for ever, or, where rewards come
-        only as an episode terminates, once.
+        only as an episode terminates, once. `discount` is that of datasets without their own.
         """
         bounds = []
         for source in self.sources:
@@ -130,7 +130,7 @@ class Sampler:
                 continue
             reward = _plain(source.reward.cpu()) * source.config.reward_scale
             ends = _plain(source.terminated.cpu())
-            horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - discount)
+            horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.config.applied_discount(discount))
             bounds.append((min(0.0, float(reward.min())) * horizon, max(0.0, float(reward.max())) * horizon))
         return bounds
 
@@ -186,6 +186,7 @@ class Sampler:
             "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources]),
             "imitation_weight": torch.tensor([float(source.config.imitation_weight) for source in sources]),
             "critic_weight": torch.tensor([source.critic_weight for source in sources]),
+            "own_discount": torch.tensor([float(source.config.applied_discount(1.0)) for source in sources]),
         }
 
     def batches(
@@ -363,6 +364,7 @@ class _Assembly:
             "mask": _send(self.mask, self.device),
             "imitation_weight": constant["imitation_weight"],
             "critic_weight": constant["critic_weight"],
+            "own_discount": constant["own_discount"],
         }
 
 

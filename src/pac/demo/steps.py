@@ -148,9 +148,10 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
             bar = progress.add_task(name, total=len(jobs), completed=len(jobs) - len(todo))
             if todo and not console.is_terminal:
                 console.print(f"{name}: {len(todo)} trials")
+            discount = actor.discounts()
             with closing(trials_of(actor, todo, options)) as trials:
                 for trial in trials:
-                    journal.append(record(trial, actor.label, actor.discount()))
+                    journal.append(record(trial, actor.label, discount(trial.spec)))
                     progress.advance(bar)
         records = [journal.records[key(actor.label, job)] for actor in actors for job in jobs]
         journal.finish(report.build(records).document)

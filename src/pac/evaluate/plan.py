@@ -5,7 +5,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from pac.envs import TASKS
 from pac.envs.tasks import check_name
 from pac.model.pretrained import CONFIG, WEIGHTS, load_config, pretrained_folder
 from pac.rollout import Policy
-from pac.types import Sampling
+from pac.types import Sampling, TaskSpec
 
 SAMPLINGS = get_args(Sampling)
 SHOWS = ("text+goal", "goal", "text", "none")  # the paper's Vision+Lang, Vision, Lang, No Goal
@@ -46,9 +46,10 @@ class Contestant:
             options |= {"text": "text" in self.show, "goals": goals}
         return policy.load(self.text, **options)
 
-    def discount(self) -> float | None:
-        """Of a checkpoint's critic: its values are discounted returns."""
-        return load_config(self.text).get("discount") if self.is_checkpoint else None
+    def discounts(self) -> Callable[[TaskSpec], float | None]:
+        """Of a checkpoint's critic, by task: its values are discounted returns."""
+        content = load_config(self.text) if self.is_checkpoint else {}
+        return policy.Interface.from_json(content, self.text).discount_at if "robots" in content else lambda task: None
 
     def describe(self) -> dict[str, Any]:
         """What the results say of it; a checkpoint that was written anew is another one."""

@@ -35,10 +35,10 @@ def play(actors: Sequence[Contestant], jobs: Sequence[Job], journal: Journal, ar
         for actor in actors:
             todo = [job for job in jobs if key(actor.label, job) not in journal.records]
             bar = progress.add_task(escape(actor.label), total=len(jobs), completed=len(jobs) - len(todo))
-            discount = actor.discount()
+            discount = actor.discounts()
             with closing(trials_of(actor, todo, options(args))) as trials:
                 for trial in trials:
-                    journal.append(record(trial, actor.label, discount))
+                    journal.append(record(trial, actor.label, discount(trial.spec)))
                     if args.videos is not None and trial.index in args.video_trials:
                         kept[actor.label, trial.job] = trial
                     progress.advance(bar)

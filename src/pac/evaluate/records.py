@@ -73,7 +73,7 @@ class Record:
 
 
 def record(trial: HasEpisode, actor: str = "", discount: float | None = None) -> Record:
-    """With the discount of the critic that acted, also what it expected and what followed."""
+    """With the discount of the critic that acted, at this task, also what it expected and what followed."""
     episode, values = trial.episode, getattr(trial, "values", None)
     total = float(np.sum(episode.reward, dtype=np.float64))
     if not math.isfinite(total):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.episodes import STATE, TERMINATED, read_committed, scale_of, verify
+from pac.data.episodes import STATE, TERMINATED, Dataset, read_committed, scale_of, verify
 from pac.data.joined import open_part, pool_statistics
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.data.relabel import reward_column
@@ -65,8 +65,7 @@ def share_statistics(mixture: Mixture, known: Sequence[Robot]) -> Mixture:
         if config.proprio_centre is not None or not parts or not parts[0].spec.state_dim:
             continue
         sizes = (parts[0].spec.state_dim, parts[0].spec.action_dim)
-        texts = {text for part in parts for text in part.instructions}
-        texts = texts if config.instruction is None else {config.instruction}
+        texts = _texts(config, parts)
         cluster = next((c for c in clusters if c["sizes"] == sizes and c["texts"] & texts), None)
         if cluster is None:
             cluster = {"sizes": sizes, "texts": set(), "names": [], "statistics": []}
@@ -96,13 +95,44 @@ def _paths(config: DatasetConfig) -> list[str]:
     return [] if config.path is None else [config.path, *config.more_paths]
 
 
+def _texts(config: DatasetConfig, parts: Sequence[Dataset]) -> set[str]:
+    told = {text for part in parts for text in part.instructions}
+    return told if config.instruction is None else {config.instruction}
+
+
 # ---------------------------------------------------------------------------------------------------------- rewards
+
+
+def share_discounts(mixture: Mixture) -> Mixture:
+    """Give collected data the discount of the recipe's own data of the same robot at the same task, if there is some: a
+    critic cannot tell the two apart.
+    """
+    if all(config.discount is None for config in mixture.datasets):
+        return mixture
+
+    def kind(config: DatasetConfig) -> tuple[tuple[int, int], set[str]]:
+        parts = [open_part(path) for path in _paths(config)]
+        return (parts[0].spec.state_dim, parts[0].spec.action_dim), _texts(config, parts)
+
+    own = [d for group in mixture.groups if group.name != GROUP for d in group.datasets if d.path is not None]
+    known = [(*kind(config), config.discount) for config in own]
+
+    def shared(config: DatasetConfig) -> DatasetConfig:
+        sizes, texts = kind(config)
+        found = [discount for theirs, told, discount in known if theirs == sizes and told & texts]
+        return dataclasses.replace(config, discount=found[0]) if found else config
+
+    groups = (
+        dataclasses.replace(group, datasets=tuple(map(shared, group.datasets))) if group.name == GROUP else group
+        for group in mixture.groups
+    )
+    return dataclasses.replace(mixture, groups=tuple(groups))
 
 
 def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> float:
     """One factor on all rewards, chosen before the first update and kept: a value must mean the same in every round,
     while the largest reward seen grows. It leaves room for a reward of 1, or the largest seen if that is more, at every
-    step for ever; or once, where rewards are successes that end the episode.
+    step for ever, by the largest discount; or once, where rewards are successes that end the episode.
     """
     if config.objective.reward_scale is not None:
         return config.objective.reward_scale
@@ -116,7 +146,9 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
             once &= not np.any(reward[~dataset.arrays[TERMINATED]])
     own = recipe.table["mixture"].get("defaults", {}).get("reward")
     once &= own == "success" and recipe.improve.stop_at_success
-    return value_max / largest * (1.0 if once else 1 - config.objective.discount)
+    otherwise = config.objective.discount
+    discount = max((entry.applied_discount(otherwise) for entry in datasets), default=otherwise)
+    return value_max / largest * (1.0 if once else 1 - discount)
 
 
 def check_values(run: Run) -> list[str]:

@@ -202,7 +202,8 @@ class Loop:
             checkpoint=dataclasses.replace(plain.checkpoint, keep_last=1, keep_every=None),
             evaluation=dataclasses.replace(plain.evaluation, tasks=()),
         )
-        config = dataclasses.replace(config, mixture=data.share_statistics(config.mixture, known))
+        mixture = data.share_discounts(data.share_statistics(config.mixture, known))
+        config = dataclasses.replace(config, mixture=mixture)
         if "reward_scale" not in plan:
             before = self.folder.read_round(0) if number else None
             model = None if place is None else load_config(place)["model"]

@@ -161,7 +161,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
             )
-            made += [record(trial, run.label, run.config.objective.discount) for trial in played]
+            made += [record(trial, run.label, policy.interface.discount_at(trial.spec)) for trial in played]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
     facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
