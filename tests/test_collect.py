@@ -66,6 +66,19 @@ def test_going_on_gives_what_one_run_gives(tmp_path: Path) -> None:
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
+def test_two_at_once_do_not_collect_an_episode_twice(tmp_path: Path) -> None:
+    """Whoever counted first and wrote last would add what the other made meanwhile."""
+    early = Folder(tmp_path / "a", settings())
+    late = Folder(tmp_path / "a", settings())
+    actor = load_actors(["random"])[0]
+    collect([early], actor, 3, workers=0)
+    with pytest.raises(ValueError, match=r"expected 0 episodes, as at the start, found 3: another process"):
+        collect([late], actor, 4, workers=0)
+    assert len(Dataset(tmp_path / "a")) == 3
+    collect([Folder(tmp_path / "a", settings())], actor, 4, workers=0)
+    assert len(Dataset(tmp_path / "a")) == 4
+
+
 def test_other_settings_and_other_folders_are_refused(tmp_path: Path) -> None:
     collect([Folder(tmp_path / "a", settings())], "random", 2, workers=0)
     before = contents(tmp_path)
