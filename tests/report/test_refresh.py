@@ -252,6 +252,23 @@ def made(folder: Path, block: str) -> str:
     return page.read_text()
 
 
+def test_a_policy_under_several_kinds_of_goals_was_trained_once(tmp_path: Path) -> None:
+    write_study(tmp_path / "a.json", {"PAC, goal": 8, "PAC, text+goal": 9, "BC, text": 5})
+
+    def trained(document: dict[str, Any]) -> None:
+        for run in document["runs"]:
+            run["row"] = "PAC" if run["row"].startswith("PAC") else run["row"]
+        document["runs"] = [run for i, run in enumerate(document["runs"]) if run not in document["runs"][:i]]
+
+    change(tmp_path / "a.json", trained)
+    cost = made(tmp_path, "cost a.json")
+    assert cost.count("| PAC | 2 |") == 1
+    assert "| PAC, " not in cost
+    assert "| BC, text | 2 |" in cost  # a row of that name, not a kind of goals
+    pooled = made(tmp_path, "pooled a.json")
+    assert re.search(r"\| PAC, goal \|.*\| 3,000 \|", pooled)
+
+
 def test_files_of_peers_join_those_of_a_study(tmp_path: Path) -> None:
     study, peers = tmp_path / "study.json", tmp_path / "peers.json"
     write_study(study, {"PAC": 8})
