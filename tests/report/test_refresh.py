@@ -121,7 +121,7 @@ def test_what_a_recipe_of_improvement_promises_stands_on_its_page(name: str) -> 
     ("claim", "number"),
     [
         ("PAC gets 63.7%.", "63.7"),
-        ("On 47 tasks,", "47"),
+        ("On 97 tasks,", "97"),
         ("**1,234** updates", "1,234"),
         ("over Nine seeds", "9"),
         ("alpha .77", "0.77"),

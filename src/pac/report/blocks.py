@@ -114,7 +114,10 @@ class Trials:
         return [run for document in self.documents for run in document.get("runs", []) if run.get("row") == name]
 
     def parameters(self, row: str) -> int | None:
+        """As counted in training; else of the recipe's model, whose inputs are not yet the data's."""
         name = self.training(row)
+        if counted := {int(run["parameters"]) for run in self.runs(row) if "parameters" in run}:
+            return max(counted)
         settings: list[dict[str, Any]] = [d["rows"][name] for d in self.documents if name in d.get("rows", {})]
         model = settings[0].get("model") if settings else None
         return _parameters(json.dumps(model)) if model else None

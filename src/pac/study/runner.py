@@ -168,6 +168,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
             made += [record(trial, label, run.config.objective.discount) for trial in played]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
     facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
+    facts["parameters"] = summary["parameters"]
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
     write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
