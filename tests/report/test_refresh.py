@@ -257,12 +257,12 @@ def test_a_policy_under_several_kinds_of_goals_was_trained_once(tmp_path: Path) 
 
     def trained(document: dict[str, Any]) -> None:
         for run in document["runs"]:
-            run["row"] = "PAC" if run["row"].startswith("PAC") else run["row"]
+            run |= {"row": "PAC", "parameters": 187_642} if run["row"].startswith("PAC") else {}
         document["runs"] = [run for i, run in enumerate(document["runs"]) if run not in document["runs"][:i]]
 
     change(tmp_path / "a.json", trained)
     cost = made(tmp_path, "cost a.json")
-    assert cost.count("| PAC | 2 |") == 1
+    assert cost.count("| PAC | 2 | - | 0.19M |") == 1
     assert "| PAC, " not in cost
     assert "| BC, text | 2 |" in cost  # a row of that name, not a kind of goals
     pooled = made(tmp_path, "pooled a.json")
