@@ -73,8 +73,8 @@ class Folder:
             self.writer = DatasetWriter(self.path, dataset_spec(trial))
             if (found := self.writer.num_episodes) != self.num_before:
                 raise ValueError(
-                    f"{self.path}: expected {self.num_before} episodes, as at the start, found {found}: another process "
-                    "collected here meanwhile. Repeat the command to go on from there."
+                    f"{self.path}: expected {self.num_before} episodes, as at the start, found {found}: another "
+                    "process collected here meanwhile. Repeat the command to go on from there."
                 )
             if not (self.path / SETTINGS_FILE).exists():
                 write_atomically(self.path / SETTINGS_FILE, self._record())

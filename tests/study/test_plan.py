@@ -50,8 +50,8 @@ def test_rows_join_the_recipe_and_words_take_the_place_of_their_marks() -> None:
     study = parsed()
     assert len(study.runs) == 2 * 2 * 2
     first, last = study.runs[0], study.runs[-1]
-    assert (first.name, first.label) == ("bc+q-push-seed-1", "BC+Q, seed 1")
-    assert (last.name, last.label) == ("pac-far-reach-seed-2", "PAC, far, seed 2")
+    assert (first.name, first.labels) == ("bc+q-push-seed-1", {None: ("BC+Q", "BC+Q, seed 1")})
+    assert (last.name, last.labels) == ("pac-far-reach-seed-2", {None: ("PAC, far", "PAC, far, seed 2")})
     assert (first.config.method, first.config.seed, first.config.objective.discount) == ("bc+q", 1, 0.9)
     assert (last.config.objective.num_steps, last.config.objective.discount, last.config.seed) == (4, 0.9, 2)
     [dataset] = last.config.mixture.datasets
@@ -82,6 +82,15 @@ def test_domains_have_rules_of_their_own() -> None:
     assert run.config.evaluation.tasks == ("metaworld/reach", "control/reacher.easy")
 
 
+def test_what_is_shown_makes_a_contestant_and_not_a_run() -> None:
+    study = parsed(lambda t: t["study"].update(shows=["goal", "text+goal"]))
+    assert len(study.runs) == len(parsed().runs)
+    assert study.rows == ["BC+Q", "PAC, far"]
+    assert list(study.contestants) == ["BC+Q, goal", "BC+Q, text+goal", "PAC, far, goal", "PAC, far, text+goal"]
+    assert study.contestants["PAC, far, goal"] == {n: f"PAC, far, goal, seed {n}" for n in (1, 2)}
+    assert study.runs[0].labels["goal"] == ("BC+Q, goal", "BC+Q, goal, seed 1")
+
+
 def test_a_row_may_change_one_group() -> None:
     def change(table: dict[str, Any]) -> None:
         table["mixture"]["groups"].append(table["mixture"]["groups"][0] | {"name": "good"})
@@ -103,6 +112,8 @@ def without_tasks(table: dict[str, Any]) -> None:
         (lambda t: t["study"].pop("rows"), "study.rows"),
         (lambda t: t.update(seed=3), "Expected no 'seed' in a study"),
         (lambda t: t["study"].update(seeds=[1, 1]), "study.seeds: expected different numbers"),
+        (lambda t: t["study"].update(shows=["words"]), "study.shows: expected some of text+goal, goal, text, none"),
+        (lambda t: t["study"].update(shows=["goal", "goal"]), "each once, found ['goal', 'goal']"),
         (lambda t: t["study"].update(trial=3), "Unknown key 'trial' in [study]"),
         (lambda t: t["study"]["rows"]["BC+Q"].update(objective={"method": "bcq"}), "row 'BC+Q', push: Unknown method"),
         (lambda t: t["study"]["rows"].update({"bc+q": {}}), "names of rows that differ"),
@@ -132,7 +143,7 @@ def test_mistakes_are_named(change: Any, message: str) -> None:
 
 @pytest.mark.parametrize("file", sorted(RECIPES.glob("study/*.toml")), ids=lambda path: path.stem)
 def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
-    patterns = re.findall(r'path = "\{data\}/([^"]*\*[^"]*)"', file.read_text())
+    patterns = re.findall(r'"\{data\}/([^"]*\*[^"]*)"', file.read_text())
     given = {(tmp_path / "data" / pattern.replace("*", "000")).resolve() for pattern in patterns}  # made by improvement
     for folder in given:
         folder.mkdir(parents=True)
@@ -140,7 +151,8 @@ def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
     assert len(study.config.seeds) >= 3
     made = {(tmp_path / "data" / name / task.replace("/", "-")).resolve()
             for name, wanted in study.collections.items() for task in wanted.tasks}  # fmt: skip
-    assert {Path(d.path) for run in study.runs for d in run.config.mixture.datasets} <= made | given
+    used = {Path(p) for run in study.runs for d in run.config.mixture.datasets for p in (d.path, *d.more_paths)}
+    assert used <= made | given
     text = file.read_text()
     assert all(f"# {word}:" in text for word in ("Expected", "Cost", "Command"))
     assert f"pac study study/{file.stem} " in text

@@ -1,5 +1,6 @@
 """A study from file to page, and what a stop in the midst of it costs."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -7,11 +8,15 @@ from typing import Any
 
 import pytest
 from rollout.worlds import POINT
-from runs import TINY, dump
+from runs import TINY, dump, write_dataset
 
 from pac.cli import main
 from pac.collect import folder_name
+from pac.envs import spec
 from pac.evaluate.records import read
+from pac.study import runner
+from pac.study.cli import results
+from pac.study.plan import parse_study
 
 PATH = f"{{data}}/some/{folder_name(POINT)}"
 
@@ -142,6 +147,53 @@ def test_a_run_that_fails_does_not_stop_the_others(done: tuple[Path, Path], capf
     assert (out / "trials" / "bc-seed-2.json").exists()
     shutil.rmtree(out / "runs" / "bc-seed-1")
     assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 0
+
+
+def shown(tmp_path: Path, **defaults: Any) -> dict[str, Any]:
+    """A study of what is shown, over data with pictures."""
+    content = table()
+    path = write_dataset(tmp_path / "pictures", cameras=1, instruction=spec(POINT).instruction)
+    content["mixture"]["groups"][0]["datasets"][0]["path"] = str(path)
+    content["mixture"]["defaults"] = {"cameras": [], **defaults}
+    content["study"] |= {"seeds": [1], "data": [], "rows": {"BC": {"objective": {"method": "bc"}}}}
+    content["study"]["shows"] = ["text+goal", "goal", "text", "none"]
+    return content
+
+
+GOALS = {"goals": "success", "goal_cameras": ["camera0"]}
+
+
+def test_each_trial_shows_what_its_label_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = parse_study(shown(tmp_path, **GOALS), tmp_path, tmp_path, name="shows")
+    (run,), told = study.runs, list[tuple[bool, bool]]()
+    play = runner.rollout
+    monkeypatch.setattr(
+        runner,
+        "rollout",
+        lambda actor, *a, **k: (told.append((actor.text, bool(actor.goals))), play(actor, *a, **k))[1],
+    )
+    for name in ("runs", "trials", "logs"):
+        (tmp_path / name).mkdir()
+    runner.perform(run, tmp_path, 4)
+    assert told == [(True, True), (False, True), (True, False), (False, False)]
+    document, grids = results(study, tmp_path, "pac study")
+    assert list(document["summary"]) == ["BC, text+goal", "BC, goal", "BC, text", "BC, none"]
+    assert grids[-1].header == ["", *document["summary"]]
+    played = {row: [t for t in document["trials"] if t["actor"] == f"{row}, seed 1"] for row in document["summary"]}
+    assert {len(trials) for trials in played.values()} == {4}
+    assert len({tuple(t["state"] for t in trials) for trials in played.values()}) == 1
+    runner.check_same(study, tmp_path)
+    fewer = dataclasses.replace(run, shows=("goal",))
+    with pytest.raises(ValueError, match="found shows"):
+        runner.check_same(dataclasses.replace(study, runs=[fewer]), tmp_path)
+
+
+def test_goals_that_the_data_has_not_are_asked_for(tmp_path: Path) -> None:
+    (run,) = parse_study(shown(tmp_path), tmp_path, tmp_path, name="shows").runs
+    for name in ("runs", "trials", "logs"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="expected goal pictures in the data, to show"):
+        runner.perform(run, tmp_path, 4)
 
 
 def test_an_unknown_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from pac.config import model_config, suggest
 from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
+from pac.evaluate.plan import SHOWS
 from pac.evaluate.records import by_actor
 from pac.evaluate.summary import ALL
 from pac.evaluate.tables import METRICS, Cell, Grid, grids, markdown, show
@@ -101,13 +102,23 @@ class Trials:
                     members.setdefault(row, {})[f"seed {seed}"] = kept
         return Contest(rules="", members=members, experts=self.experts, notes=[])
 
+    def training(self, row: str) -> str:
+        """Of what a row is: samples of a policy, and a policy under one kind of goals, were trained as the policy."""
+        known = {run.get("row") for document in self.documents for run in document.get("runs", [])}
+        ways = [row.removesuffix(f", {way}") for way in ("sampled", *SHOWS) if row.endswith(f", {way}")]
+        return next((name for name in (row, *ways) if name in known), row)
+
     def runs(self, row: str) -> list[dict[str, Any]]:
-        """What is known of a row's trainings. Samples of a policy come from the training of the policy."""
-        found = [run for document in self.documents for run in document.get("runs", []) if run.get("row") == row]
-        return found or (self.runs(row.removesuffix(", sampled")) if row.endswith(", sampled") else [])
+        """What is known of a row's trainings."""
+        name = self.training(row)
+        return [run for document in self.documents for run in document.get("runs", []) if run.get("row") == name]
 
     def parameters(self, row: str) -> int | None:
-        settings: list[dict[str, Any]] = [d["rows"][row] for d in self.documents if row in d.get("rows", {})]
+        """As counted in training; else of the recipe's model, whose inputs are not yet the data's."""
+        name = self.training(row)
+        if counted := {int(run["parameters"]) for run in self.runs(row) if "parameters" in run}:
+            return max(counted)
+        settings: list[dict[str, Any]] = [d["rows"][name] for d in self.documents if name in d.get("rows", {})]
         model = settings[0].get("model") if settings else None
         return _parameters(json.dumps(model)) if model else None
 
@@ -269,9 +280,7 @@ def cost(found: Trials) -> str:
     """What each row took, and the command."""
     header = ["", "runs", "size", "parameters", "updates", "minutes of training a run", "minutes of its trials"]
     lines: list[list[Cell]] = []
-    for row in found.members:
-        if row.endswith(", sampled") and found.runs(row) == found.runs(row.removesuffix(", sampled")):
-            continue
+    for row in dict.fromkeys(map(found.training, found.members)):
         runs = found.runs(row)
         times = [_minutes([run[name] for run in runs if name in run]) for name in ("seconds", "trial_seconds")]
         lines.append([(text, False) for text in (row, f"{len(runs):,}", *_size(found, row), *times)])

@@ -90,7 +90,7 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
         if task in table and place.max_steps is None and not place.stop_at_success
     }
     found = by_actor(records)
-    rows = {row: _together(row, study, found) for row in study.rows}
+    rows = {row: _together(row, study, found) for row in study.contestants}
     summaries = {row: summarise(trials, experts=known) for row, trials in rows.items() if trials}
     document = {
         "format": FORMAT,
@@ -141,9 +141,9 @@ def _grids(
 ) -> list[Grid]:
     """Tables of the rows over their seeds, and seed by seed; of one domain."""
     here = {label: [entry for entry in trials if entry.task in place.tasks] for label, trials in found.items()}
-    rows = {row: _together(row, study, here) for row in study.rows}
+    rows = {row: _together(row, study, here) for row in study.contestants}
     summaries = {row: summarise(trials, experts=known) for row, trials in rows.items() if trials}
-    each = {run.label: summarise(here[run.label], experts=known) for run in study.runs if here.get(run.label)}
+    each = {label: summarise(trials, experts=known) for label, trials in here.items() if trials}
     # An episode that ends at success has a return that says little: the sooner, the smaller.
     metrics = ("success", "percent") if place.stop_at_success else tuple(METRICS)
     made = [*tables.grids(summaries, metrics=metrics), seeds_grid(study, each, metrics)]
@@ -152,7 +152,7 @@ def _grids(
 
 def _together(row: str, study: Study, found: Mapping[str, Sequence[Record]]) -> list[Record]:
     """Trials of a row, all seeds together."""
-    labels = dict.fromkeys(run.label for run in study.runs if run.row == row)
+    labels = study.contestants[row].values()
     return [dataclasses.replace(entry, actor=row) for label in labels for entry in found.get(label, ())]
 
 
@@ -161,10 +161,9 @@ def seeds_grid(study: Study, each: Mapping[str, Summary], metrics: Sequence[str]
     overall = {label: summary.overall for label, summary in each.items()}
     name = next(name for name in metrics if any(METRICS[name][1](row) for row in overall.values()))
     title, pick, scale = METRICS[name]
-    labels = {(run.row, run.seed): run.label for run in study.runs if run.label in each}
     lines: list[list[tables.Cell]] = []
     for seed in dict.fromkeys(run.seed for run in study.runs):
-        found = [overall[labels[row, seed]] if (row, seed) in labels else None for row in study.rows]
+        found = [overall.get(labels.get(seed, "")) for labels in study.contestants.values()]
         shown = [tables.show(pick(row), scale) if row is not None else "-" for row in found]
         lines.append([(f"seed {seed}", False), *((text, False) for text in shown)])
-    return Grid(f"{title}, seed by seed", ["", *study.rows], lines)
+    return Grid(f"{title}, seed by seed", ["", *study.contestants], lines)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pac.config import check_types
-from pac.evaluate.plan import expand_tasks
+from pac.evaluate.plan import SHOWS, expand_tasks
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
 from pac.sections import CollectConfig, EvaluationConfig
@@ -32,6 +32,7 @@ class StudyConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     each: tuple[str, ...] = ("",)  # one model for each; by default one for everything
     trials: int = 100  # of each task, after training
+    shows: tuple[str, ...] = ()  # what tells a policy its task, each in turn; none: what its mixture shows
     about: str = ""  # a sentence for the page: what is asked, and what was tuned on what
 
     def __post_init__(self) -> None:
@@ -42,6 +43,8 @@ class StudyConfig:
             raise ValueError(f"study.each: expected different words, found {list(self.each)}.")
         if self.trials < 1:
             raise ValueError(f"study.trials: expected 1 or more, found {self.trials}.")
+        if not set(self.shows) <= set(SHOWS) or len(set(self.shows)) < len(self.shows):
+            raise ValueError(f"study.shows: expected some of {', '.join(SHOWS)}, each once, found {list(self.shows)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,7 @@ class StudyRun:
     seed: int
     config: RunConfig
     domains: Mapping[str, EvaluationConfig]  # tasks that are pooled, and the rules of their trials; often "" alone
+    shows: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,9 +65,12 @@ class StudyRun:
         return "-".join(re.sub(r"[^a-z0-9.+]+", "-", word.lower()).strip("-") for word in words if word)
 
     @property
-    def label(self) -> str:
-        """Of its trials: models of different tasks and the same seed are one contestant."""
-        return f"{self.row}, seed {self.seed}"
+    def labels(self) -> dict[str | None, tuple[str, str]]:
+        """What is shown -> row of the tables, and its trials' actor; None: what was shown in training. Models of
+        different tasks and the same seed are one contestant.
+        """
+        rows: dict[str | None, str] = {show: f"{self.row}, {show}" for show in self.shows} or {None: self.row}
+        return {show: (row, f"{row}, seed {self.seed}") for show, row in rows.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +84,17 @@ class Study:
 
     @property
     def rows(self) -> list[str]:
+        """As they are trained."""
         return list(dict.fromkeys(run.row for run in self.runs))
+
+    @property
+    def contestants(self) -> dict[str, dict[int, str]]:
+        """As they are tried: row of the tables -> seed -> actor of the trials."""
+        found: dict[str, dict[int, str]] = {}
+        for run in self.runs:
+            for row, label in run.labels.values():
+                found.setdefault(row, {})[run.seed] = label
+        return found
 
 
 def load_study(name: str | Path, overrides: Sequence[str], folder: Path) -> Study:
@@ -112,7 +129,7 @@ def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str
         places = {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in places.items()}
         tasks = tuple(task for rules in places.values() for task in rules.tasks)
         run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
-        runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=places))
+        runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=places, shows=config.shows))
         if not tasks:
             raise ValueError("Expected evaluation.tasks in a study, found none: nothing would be compared.")
     if len({run.name for run in runs}) < len(runs):

@@ -7,12 +7,14 @@ command is given again.
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import multiprocessing as mp
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pac import distributed, launch
 from pac.evaluate.records import Record, record, write_json
 from pac.ingredients import choose_device, collect_data
+from pac.policy import Policy
 from pac.policy import load as load_policy
 from pac.rollout import jobs_of, rollout
 from pac.run import CONFIG, SUMMARY, RunDirectory
@@ -69,7 +72,8 @@ def _settings(run: StudyRun, trials: int) -> dict[str, Any]:
     config = run.config.as_json()
     kept = {name: value for name, value in config.items() if name not in ("machine", "checkpoint")}
     places = {"domains": {name: dataclasses.asdict(rules) for name, rules in run.domains.items()}}
-    return kept | {"trials": trials} | (places if set(run.domains) != {""} else {})
+    shows = {"shows": run.shows} if run.shows else {}
+    return kept | {"trials": trials} | (places if set(run.domains) != {""} else {}) | shows
 
 
 def finished(folder: Path, run: StudyRun) -> bool:
@@ -141,17 +145,17 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
     rules, path = run.config.evaluation, folder / "runs" / run.name
     options: dict[str, Any] = {"values": run.config.objective.critic != "none"}
     with distributed.world(choose_device(run.config.machine.device)) as world:
-        policy = load_policy(path, device=str(world.device), **options) if finished(folder, run) else None
-        if policy is None or any(robot.goal_cameras for robot in policy.interface.robots):  # goals are in the data
+        make: Callable[..., Policy] = functools.partial(load_policy, path, device=str(world.device))
+        if not finished(folder, run) or any(robot.goal_cameras for robot in make().interface.robots):  # of the data
             config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
             trained = launch.perform(config, path, world, resume=RunDirectory(path).is_run())
             if trained.interrupted is not None:
                 raise KeyboardInterrupt
-            policy = trained.policy(**options)
+            make = trained.policy
         summary, began = json.loads((path / SUMMARY).read_text()), time.time()
         made = list[Record]()
-        for domain in run.domains.values():
-            policy.sampling = domain.sampling
+        for (show, (_, label)), domain in itertools.product(run.labels.items(), run.domains.values()):
+            policy = _told(functools.partial(make, sampling=domain.sampling, **options), show, run)
             played = rollout(
                 policy,
                 jobs_of(domain.tasks, trials, seed=rules.seed),
@@ -161,12 +165,26 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
             )
-            made += [record(trial, run.label, policy.interface.discount_at(trial.spec)) for trial in played]
+            made += [record(trial, label, policy.interface.discount_at(trial.spec)) for trial in played]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
     facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
+    facts["parameters"] = summary["parameters"]
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
     write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
+
+
+def _told(make: Callable[..., Policy], show: str | None, run: StudyRun) -> Policy:
+    """The policy, told its tasks by what a study shows. What its mixture never shows, it is not shown either."""
+    policy = make()
+    if show is None:
+        return policy
+    if "goal" in show and not policy.goals and any(dataset.keep_goal > 0 for dataset in run.config.mixture.datasets):
+        raise ValueError(
+            f"study.shows: expected goal pictures in the data, to show {show!r}, found none. Collect with cameras, and "
+            'set goals = "success" in the mixture, or leave goals out of study.shows.'
+        )
+    return make(text="text" in show, goals=(policy.goals or {}) if "goal" in show else {})
 
 
 def _means(records: Sequence[Record]) -> dict[str, str]:
