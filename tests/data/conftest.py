@@ -31,7 +31,7 @@ def _episode(
     rows = length + last_known
     time = np.arange(rows, dtype=np.float32)
     state = np.tile(time[:, None], (1, state_dim))
-    state[:, 0] = number
+    state[:, :1] = number
     observation = {STATE: state} if state_dim else {}
     for i, camera in enumerate(cameras):
         picture = np.zeros((rows, *size, 3), np.uint8)

@@ -13,7 +13,7 @@ import torch
 
 from pac.data.episodes import Dataset
 from pac.data.mixture import Mixture, parse_mixture, plan
-from pac.data.sampling import Sampler, resize_pictures
+from pac.data.sampling import Sampler, join_columns, resize_pictures
 from pac.types import Batch, Observation
 
 
@@ -152,6 +152,26 @@ def test_a_batch_that_is_kept_is_not_overwritten(make_episode: Any, make_dataset
     for step, images in enumerate(kept):
         assert torch.equal(images, Sampler(mixture(path), seed=0).batch(step).observation.images[3:, 1])
     assert len(sampler.buffers._arrays) < 12
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
+    state: bool, make_episode: Any, make_dataset: Any
+) -> None:
+    """What GPUs do, here on the CPU: datasets of other widths, one without a state, hindsight that changes rewards."""
+    wide = [make_episode(i, 9, cameras=["a"], state_dim=3 if state else 0) for i in range(3)]
+    paths = [make_dataset("wide", wide), make_dataset("blind", [make_episode(6, 5, cameras=["a"], state_dim=0)])]
+    paths += [make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])] if state else []
+    table = mixture(*paths, goals="hindsight", goal_cameras=["a"]) if not state else mixture(*paths)
+    sampler, joined = Sampler(table, seed=0), Sampler(table, seed=0)
+    joined.columns = join_columns(joined.sources)
+    assert ("state" in joined.columns) == state
+    for step in range(6):
+        assert_equal(joined.batch(step), sampler.batch(step))
+    for mine, theirs in zip(joined.sources, sampler.sources, strict=True):
+        assert torch.equal(mine.action, theirs.action)
+        assert mine.num_bytes == theirs.num_bytes
+        assert mine.action.untyped_storage().data_ptr() == joined.columns["action"].values.untyped_storage().data_ptr()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

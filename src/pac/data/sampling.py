@@ -8,7 +8,7 @@ resumes at any step, and on any number of ranks it sees the same windows.
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64, UInt8
+from jaxtyping import Bool, Float64, Int64, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
@@ -78,6 +78,7 @@ class Sampler:
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
         self.image_size = mixture.image_size or _common_size(self.sources)
         self.constants = {name: table.to(self.device) for name, table in self._constants().items()}
+        self.columns = join_columns(self.sources) if self.device.type != "cpu" else None
         self.buffers = _Buffers()
 
     def use_slots(self, cameras: dict[str, int], goal_cameras: dict[str, int]) -> None:
@@ -145,8 +146,10 @@ class Sampler:
         ends = [*starts[1:], len(draws.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
         target = _Assembly(self, draws.dataset, self._extent(draws if self.world_size == 1 else self._draw_all(step)))
-        for source, where in blocks:
-            target.fill(source, where, draws[where])
+        located = [(source, where, source.locate(draws.window[where])) for source, where in blocks]
+        target.read(located)
+        for source, where, windows in located:
+            target.fill(source, where, windows, draws[where])
         tensors = target.tensors()
         tensors["row"] = _send(draws.row, self.device)
         return tensors
@@ -268,11 +271,53 @@ class _Extent:
     num_text: int
 
 
+class Column:
+    """One array of every dataset, end to end: a few launches gather the rows of all, however many there are. Each
+    dataset's own array becomes a part of it.
+    """
+
+    def __init__(self, arrays: Sequence[Tensor | None]) -> None:
+        some = next(array for array in arrays if array is not None)
+        parts = [some.new_empty(0) if array is None else array.reshape(-1) for array in arrays]
+        self.values, sizes = torch.cat(parts), [len(part) for part in parts]
+        self.parts = [
+            None if array is None else part.view(array.shape)
+            for array, part in zip(arrays, self.values.split(sizes), strict=True)
+        ]
+        widths = [0 if array is None else math.prod(array.shape[1:]) for array in arrays]
+        self.width, self.start = (torch.tensor(x, device=some.device) for x in (widths, np.cumsum([0, *sizes[:-1]])))
+
+    def take(
+        self,
+        source: Int64[Tensor, " batch"],
+        rows: Int64[Tensor, "batch time"],
+        out: Shaped[Tensor, "batch time width"],
+    ) -> None:
+        """Rows of the datasets named, and zeros where a dataset is narrower than others."""
+        width, column = self.width[source][:, None, None], torch.arange(out.shape[-1], device=out.device)
+        real = column < width
+        place = (self.start[source][:, None, None] + rows[..., None] * width + column).masked_fill(~real, 0)
+        out.copy_(self.values[place].masked_fill_(~real, 0))
+
+
+def join_columns(sources: Sequence[Source]) -> dict[str, Column]:
+    """The numbers of all datasets; what each had for itself is now a part of these."""
+    made = {}
+    for name in ("state", "action", "reward", "terminated"):
+        arrays = [getattr(source, name) for source in sources]
+        if any(array is not None for array in arrays):
+            made[name] = Column(arrays)
+            for source, part in zip(sources, made[name].parts, strict=True):
+                setattr(source, name, part)
+    return made
+
+
 class _Assembly:
     """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
 
     def __init__(self, sampler: Sampler, dataset: Int64[np.ndarray, " batch"], extent: _Extent) -> None:
-        self.sampler, self.dataset, self.extent, self.device = sampler, dataset, extent, sampler.device
+        self.sampler, self.extent, self.device = sampler, extent, sampler.device
+        self.source = _send(dataset, self.device)
         sources = extent.sources
         size, window = len(dataset), sampler.mixture.window
 
@@ -304,18 +349,32 @@ class _Assembly:
             _plain(pictures)[...] = 0
         return pictures
 
-    def fill(self, source: Source, where: slice, draws: Draws) -> None:
-        """Gather one dataset's windows into their block."""
-        windows = source.locate(draws.window)
-        rows = _send(windows.rows, self.device)
-        steps = rows[:, :-1]
-        if source.state is not None:
-            _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
-        _gather(source.action, steps, out=self.action[where, :, : source.action.shape[1]])
-        _gather(source.reward, steps, out=self.reward[where])
-        _gather(source.terminated, steps, out=self.terminated[where])
-        for i, name in enumerate(source.cameras):
-            _gather_pictures(source.images[name], rows, out=self.images[i, where])
+    def read(self, located: list[tuple[Source, slice, Windows]]) -> None:
+        """Gather the numbers of all windows: on the CPU dataset by dataset, on a GPU all at once, since there it is the
+        number of launches that counts.
+        """
+        if (columns := self.sampler.columns) is not None:
+            rows = _send(np.concatenate([windows.rows for _, _, windows in located]), self.device)
+            if "state" in columns:
+                columns["state"].take(self.source, rows, out=self.proprio)
+            columns["action"].take(self.source, rows[:, :-1], out=self.action)
+            columns["reward"].take(self.source, rows[:, :-1], out=self.reward[..., None])
+            columns["terminated"].take(self.source, rows[:, :-1], out=self.terminated[..., None])
+            return
+        for source, where, windows in located:
+            rows = torch.from_numpy(windows.rows)
+            if source.state is not None:
+                _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
+            _gather(source.action, rows[:, :-1], out=self.action[where, :, : source.action.shape[1]])
+            _gather(source.reward, rows[:, :-1], out=self.reward[where])
+            _gather(source.terminated, rows[:, :-1], out=self.terminated[where])
+
+    def fill(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
+        """All but the numbers of one dataset's windows, into their block."""
+        if source.cameras:
+            rows = _send(windows.rows, self.device)
+            for i, name in enumerate(source.cameras):
+                _gather_pictures(source.images[name], rows, out=self.images[i, where])
         self.mask[where] = windows.mask
         task = source.task(windows.episode)
         self.text[where] = source.text[task]
@@ -337,8 +396,8 @@ class _Assembly:
             self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        dataset, num_goals = _send(self.dataset, self.device), self.extent.num_goals
-        constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
+        num_goals = self.extent.num_goals
+        constant = {name: _gather(table, self.source) for name, table in self.sampler.constants.items()}
         proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
         _normalise(
             self.action, constant["action_centre"][:, None, :actions], constant["action_half"][:, None, :actions]
