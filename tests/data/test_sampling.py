@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from pac.data.columns import join_columns
 from pac.data.episodes import Dataset
 from pac.data.mixture import Mixture, parse_mixture, plan
-from pac.data.sampling import Sampler, join_columns, resize_pictures
+from pac.data.sampling import Sampler, resize_pictures
 from pac.types import Batch, Observation
 
 
