@@ -5,6 +5,9 @@ an expert has no percentage.
 `benchmarks/behaviours.py` or of `pac evaluate --json`: for each task the best mean return among the behaviours. Those
 whose episodes ended early (at success, say) have a smaller return than whole episodes give and make no expert; nor does
 acting at random, nor a behaviour with faults.
+
+`from_returns` is the other measure, of data: the best that its makers kept up for a while (Reed et al., 2022, whose
+definition the paper uses).
 """
 
 import argparse
@@ -14,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pac import envs
 from pac.evaluate.records import write_json
@@ -63,6 +68,13 @@ def from_trials(trials: Iterable[Mapping[str, Any]], where: str) -> dict[str, Ex
         if whole and sound and mean > 0 and (task not in experts or mean > experts[task].mean):
             experts[task] = Expert(mean=mean, n=len(group), source=f"{behaviour}, {where}")
     return experts
+
+
+def from_returns(returns: Sequence[float], source: str) -> Expert:
+    """The best mean of consecutive episodes, a tenth of all at a time and at most a thousand."""
+    window = max(1, min(1000, len(returns) // 10))
+    means = np.lib.stride_tricks.sliding_window_view(np.asarray(returns, np.float64), window).mean(1)
+    return Expert(mean=float(means.max()), n=window, source=source)
 
 
 def save(experts: Mapping[str, Expert], path: str | Path = TABLE) -> None:

@@ -24,7 +24,8 @@ from pac.evaluate.tables import METRICS, Grid
 from pac.logs import make_console
 from pac.report import write_report
 from pac.sections import EvaluationConfig
-from pac.study.plan import RULES, Study, load_study
+from pac.study.experts import experts_path, write_experts
+from pac.study.plan import RULES, Study, load_study, whole_tasks
 from pac.study.runner import check_same, make_data, perform_all, read_trials, trials_path
 
 
@@ -52,6 +53,7 @@ def main(args: argparse.Namespace) -> int:
     console.print(f"{study.name}: {len(study.rows)} rows, {len(study.runs)} runs -> {args.out}")
     check_same(study, args.out)
     make_data(study, args.out, args.processes, console)
+    write_experts(study, args.out)
     failed = perform_all(study, args.out, args.processes, console)
     if not any(trials_path(args.out, run).exists() for run in study.runs):
         return 1
@@ -82,13 +84,8 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
             facts.append(about)
             records += trials
     domains = _domains(study)
-    table, rules = experts.load(experts.TABLE), study.runs[0].config.evaluation
-    known = {
-        task: table[task].mean
-        for place in domains.values()
-        for task in place.tasks
-        if task in table and place.max_steps is None and not place.stop_at_success
-    }
+    table, rules = experts.load(experts_path(study, folder)), study.runs[0].config.evaluation
+    known = {task: table[task].mean for task in whole_tasks(study) if task in table}
     found = by_actor(records)
     rows = {row: _together(row, study, found) for row in study.contestants}
     summaries = {row: summarise(trials, experts=known) for row, trials in rows.items() if trials}

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pac.config import check_types
 from pac.evaluate.plan import SHOWS, expand_tasks
@@ -33,6 +33,7 @@ class StudyConfig:
     each: tuple[str, ...] = ("",)  # one model for each; by default one for everything
     trials: int = 100  # of each task, after training
     shows: tuple[str, ...] = ()  # what tells a policy its task, each in turn; none: what its mixture shows
+    experts: Literal["table", "data"] = "table"  # what 100% is: a good behaviour's, or the best in the data
     about: str = ""  # a sentence for the page: what is asked, and what was tuned on what
 
     def __post_init__(self) -> None:
@@ -200,3 +201,10 @@ def _fill(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         return {key: _fill(item, words) for key, item in value.items()}
     return [_fill(item, words) for item in value] if isinstance(value, list) else value
+
+
+def whole_tasks(study: Study) -> list[str]:
+    """Those whose trials run to their own end, so that returns compare with an expert's."""
+    places = [place for run in study.runs for place in run.domains.values()]
+    whole = [place.tasks for place in places if place.max_steps is None and not place.stop_at_success]
+    return list(dict.fromkeys(task for tasks in whole for task in tasks))

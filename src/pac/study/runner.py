@@ -36,10 +36,15 @@ from pac.study.plan import Study, StudyRun
 
 def make_data(study: Study, folder: Path, workers: int, console: Console) -> None:
     """What [[study.data]] asks for, or what is still missing of it; nothing where all is trained."""
-    if all(trials_path(folder, run).exists() or finished(folder, run) for run in study.runs):
+    if trained(study, folder):
         return
     for name, wanted in study.collections.items():
         collect_data(wanted, folder / "data" / name, console, workers)
+
+
+def trained(study: Study, folder: Path) -> bool:
+    """Whether no run needs the data any more."""
+    return all(trials_path(folder, run).exists() or finished(folder, run) for run in study.runs)
 
 
 def trials_path(folder: Path, run: StudyRun) -> Path:
