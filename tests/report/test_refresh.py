@@ -11,7 +11,7 @@ import pytest
 from report.made import DOOR, DRAWER, trials, write_evaluation
 
 from pac.cli import main
-from pac.evaluate import read, summarise
+from pac.evaluate import experts, read, summarise
 from pac.evaluate.records import by_actor, write_json
 from pac.report.blocks import read_trials
 from pac.report.blocks_demo import read_demo
@@ -416,6 +416,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for wrong in (["--refresh", page, "--out", "x"], ["--refresh", page, "a.json"], ["a.json"], []):
         assert main(["report", *wrong]) == 2
         assert "expected" in capsys.readouterr().err
+
+
+def test_what_counts_as_all_of_a_task_stands_beside_our_best(tmp_path: Path) -> None:
+    path = write_evaluation(tmp_path / "a.json", trials("PAC", DOOR, 3, 10), seed=0)
+    page = write_page(tmp_path, "experts a.json")
+    with pytest.raises(ValueError, match="expected tasks with an expert, found none"):
+        refresh(page)
+    document = json.loads(path.read_text())
+    about = {"mean": 650.06, "n": 18, "source": "best of 187 episodes"}
+    document["experts"] = {"control/walker.walk": about, "control/nobody.knows": about}
+    write_json(path, document)
+    refresh(page)
+    rows = [line for line in page.read_text().split("\n") if line.startswith("| control")]
+    ours = experts.load()["control/walker.walk"].mean
+    assert rows[0] == f"| control/walker.walk | 650.1 | 18 | best of 187 episodes | {ours:.1f} |"
+    assert rows[1].endswith("| - |")
 
 
 def test_every_kind_is_in_the_docs() -> None:

@@ -17,6 +17,7 @@ import torch
 
 from pac.config import model_config, suggest
 from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
+from pac.evaluate.experts import load as load_experts
 from pac.evaluate.plan import SHOWS
 from pac.evaluate.records import by_actor
 from pac.evaluate.summary import ALL
@@ -274,6 +275,21 @@ def differences(found: Trials) -> str:
         title = f"{domain}: {grid.title}" if len(found.domains) > 1 else grid.title
         grids_made.append(dataclasses.replace(grid, title=title, header=["", *grid.header[1:]], rows=rows))
     return markdown(grids_made)
+
+
+def experts(found: Trials) -> str:
+    """What counts as 100% of each task, where it comes from, and our best behaviour beside it."""
+    known = {task: about for document in found.documents for task, about in document.get("experts", {}).items()}
+    if not known:
+        raise ValueError("expected tasks with an expert, found none.")
+    shipped = load_experts()
+    lines: list[list[Cell]] = []
+    for task, about in known.items():
+        other = shipped.get(task)
+        cells = [f"{about['mean']:.1f}", f"{about['n']:,}", about["source"], f"{other.mean:.1f}" if other else "-"]
+        lines.append([(task, False), *((text, False) for text in cells)])
+    header = ["task", "return", "mean of episodes", "from", "our best behaviour's"]
+    return markdown([Grid("100%", header, lines)])
 
 
 def cost(found: Trials) -> str:

@@ -183,6 +183,7 @@ KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
     "pooled": _of_trials(blocks.pooled),
     "seeds": _of_trials(blocks.seeds),
     "differences": _of_trials(blocks.differences),
+    "experts": _of_trials(blocks.experts),
     "cost": _cost,
     "bars": _bars,
     "demo": _demo,

@@ -1,0 +1,100 @@
+"""100% of a task, as the study's own data has it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pac import envs
+from pac.data.episodes import DatasetSpec
+from pac.data.writer import DatasetWriter
+from pac.evaluate import experts as shipped
+from pac.study import experts
+from pac.study.plan import Study, parse_study
+from pac.types import Episode
+
+TASK, OTHER = "control/pendulum.swingup", "control/cartpole.swingup"
+
+
+def write(path: Path, returns: list[float], *, steps: int = 1000, task: str = TASK) -> Path:
+    """A dataset whose episodes earn these, a little at every step."""
+    about = envs.spec(task)
+    low, high = about.action_low, about.action_high
+    spec = DatasetSpec(state_dim=about.state_dim, action_dim=len(low), action_low=low, action_high=high)
+    with DatasetWriter(path, spec) as writer:
+        for total in returns:
+            writer.append(
+                Episode(
+                    observation={"observation.state": np.zeros((steps + 1, about.state_dim), np.float32)},
+                    action=np.zeros((steps, len(low)), np.float32),
+                    reward=np.full(steps, total / steps, np.float32),
+                    terminated=False,
+                    truncated=True,
+                    instruction=about.instruction,
+                )
+            )
+    return path
+
+
+def study(folder: Path, path: Path, *more: Path, rules: dict[str, Any] | None = None, **settings: Any) -> Study:
+    entry = {"name": "pendulum", "path": str(path), "more_paths": [str(other) for other in more]}
+    table = {
+        "length": "1 steps",
+        "model": {"size": "nano"},
+        "mixture": {"groups": [{"name": "all", "weight": 1, "datasets": [entry]}]},
+        "evaluation": {"tasks": [TASK], **(rules or {})},
+        "study": {"seeds": [0], "rows": {"PAC": {}}, "experts": "data"} | settings,
+    }
+    return parse_study(table, folder, folder, name="x")
+
+
+def test_the_best_that_was_kept_up_over_all_folders_in_their_order(tmp_path: Path) -> None:
+    first, then = write(tmp_path / "first", [0.0] * 18 + [90.0]), write(tmp_path / "then", [50.0] + [30.0] * 9)
+    found = experts.from_data(study(tmp_path, first, then))[TASK]
+    assert found.mean == pytest.approx(70.0)  # two of 29 at a time: the last of one folder, the first of the next
+    assert found.n == 2
+    assert "29 episodes" in found.source
+
+
+def test_a_window_is_a_tenth_and_at_most_a_thousand() -> None:
+    assert shipped.from_returns([1.0, 5.0, 2.0], "x").n == 1
+    assert shipped.from_returns([1.0] * 30, "x").n == 3
+    assert shipped.from_returns([1.0] * 20_000, "x").n == 1000
+
+
+def test_episodes_that_were_cut_short_are_no_measure(tmp_path: Path) -> None:
+    short, whole = write(tmp_path / "short", [500.0], steps=100), write(tmp_path / "whole", [40.0])
+    assert experts.from_data(study(tmp_path, short, whole))[TASK].mean == pytest.approx(40.0)
+    with pytest.raises(ValueError, match=rf"whole episodes of {TASK} in the data.*found none"):
+        experts.from_data(study(tmp_path, short))
+
+
+def test_trials_that_are_cut_short_need_none(tmp_path: Path) -> None:
+    data = write(tmp_path / "short", [500.0], steps=100)
+    assert experts.from_data(study(tmp_path, data, rules={"max_steps": 100})) == {}
+
+
+def test_who_never_earned_anything_is_no_expert(tmp_path: Path) -> None:
+    assert experts.from_data(study(tmp_path, write(tmp_path / "data", [0.0] * 3))) == {}
+
+
+def test_data_of_another_task_is_not_taken_for_it(tmp_path: Path) -> None:
+    other = write(tmp_path / "other", [800.0], task=OTHER)
+    with pytest.raises(ValueError, match="found none"):
+        experts.from_data(study(tmp_path, other))
+
+
+def test_they_are_measured_once_and_outlive_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path / "data", [40.0])
+    asked = study(tmp_path, data)
+    experts.write_experts(asked, tmp_path)
+    path = experts.experts_path(asked, tmp_path)
+    assert shipped.load(path)[TASK].mean == pytest.approx(40.0)
+    (tmp_path / "data").rename(tmp_path / "gone")
+    monkeypatch.setattr(experts, "trained", lambda study, folder: True)
+    experts.write_experts(asked, tmp_path)
+    assert shipped.load(path)[TASK].mean == pytest.approx(40.0)
+    table = dataclasses.replace(asked, config=dataclasses.replace(asked.config, experts="table"))
+    assert experts.experts_path(table, tmp_path) == shipped.TABLE
