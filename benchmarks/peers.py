@@ -11,12 +11,12 @@ and nothing else, and --out is written from what is done.
 
 Beside `pac study study/together`, on its poor data; the grid sees two tasks that PAC was tuned on, the comparison none:
     poor=runs/together/data/poor/metaworld
-    rules="--methods bc td3+bc iql --trials 16 --max-steps 200 --stop-at-success --device cpu --processes 12"
-    python benchmarks/peers.py $poor-{drawer-close,handle-press} $rules --grid --steps 4000 \\
-        --out results/peers/grid.json
+    rules="--methods bc td3+bc iql --trials 34 --max-steps 200 --stop-at-success --device cpu --processes 2"
+    python benchmarks/peers.py $poor-{drawer-close,handle-press} $rules --grid --steps 5000 \\
+        --out results/peers/grid.json                                             # 25 minutes of two cores
     python benchmarks/peers.py $poor-{button-press-topdown,coffee-button,handle-press-side} \\
-        $poor-{plate-slide-back,reach-wall,window-close} $rules --chosen results/peers/grid.json --steps 6000 \\
-        --out results/peers/poor.json
+        $poor-{plate-slide-back,reach-wall,window-close} $rules --chosen results/peers/grid.json --steps 10000 \\
+        --out results/peers/poor.json                                             # 70, with other work beside it
 and on a page, `<!-- pac: table study/together.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
 
 **Equal terms.** States are standardised and actions brought to [-1, 1] with the statistics and bounds that PAC reads; a
