@@ -126,6 +126,16 @@ def test_a_kill_while_a_checkpoint_replaces_another_loses_neither(run: Run) -> N
     assert {path.name for path in folder.iterdir()} == {"000004", "000008", "000012", "last"}
 
 
+def test_a_kill_before_old_checkpoints_were_removed_is_made_good(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    settings = config(tmp_path / "data", checkpoint={"every": "4 steps", "keep_last": 1})
+    start(settings, tmp_path / "run").train()
+    folder = tmp_path / "run" / "checkpoints"
+    shutil.copytree(folder / "000012", folder / "000008")
+    start(settings, tmp_path / "run", resume=True)
+    assert {path.name for path in folder.iterdir()} == {"000012", "last"}
+
+
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No file may grow beyond what metrics take: the weights do not fit, the checkpoints before stay."""
     write_dataset(tmp_path / "data" / "arm")

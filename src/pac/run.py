@@ -167,6 +167,10 @@ class RunDirectory:
             raise
         sync(self.checkpoints_path)
         self._link(final)
+        self.prune(keep)
+
+    def prune(self, keep: Callable[[list[int]], set[int]]) -> None:
+        """Remove checkpoints that are not kept. One that is killed in the midst of it has the rest to do on resume."""
         steps = sorted(int(path.name) for path in self._folders())
         for old in set(steps) - keep(steps):
             shutil.rmtree(self.checkpoints_path / f"{old:06d}")

@@ -193,7 +193,7 @@ class Run:
 
     def save(self) -> None:
         """Copy the state to memory and write it in the background."""
-        config, step, directory = self.config.checkpoint, self.state.step, self.directory
+        step, directory = self.state.step, self.directory
         self._finish()  # at most one is under way
         if self.saved == step:
             return
@@ -214,13 +214,16 @@ class Run:
             finish()
             (folder / "training_state" / "training_step.json").write_text(json.dumps(progress) + "\n")
 
-        every = None if config.keep_every is None else self._duration(config.keep_every)
         if self.world.is_main:
-            directory.commit(step, write, keep=keep_rule(config.keep_last, every))
+            directory.commit(step, write, keep=self._kept())
             self._finish = directory.wait
         else:
             self._finish = finish
         self.saved = step
+
+    def _kept(self) -> Callable[[list[int]], set[int]]:
+        every = self.config.checkpoint.keep_every
+        return keep_rule(self.config.checkpoint.keep_last, None if every is None else self._duration(every))
 
     def _progress(self) -> dict[str, Any]:
         """What is not a tensor of the model's size: where the run is, and metrics that are not written yet."""
@@ -259,6 +262,7 @@ class Run:
         self.refused_before = int(self.update.refused)
         if self.world.is_main:
             self.directory.cut_metrics(int(progress["metrics_size"]))
+            self.directory.prune(self._kept())
         return True
 
     def continue_from(self, folder: Path) -> None:
