@@ -21,8 +21,9 @@ def write_experts(study: Study, folder: Path) -> None:
     path = experts_path(study, folder)
     if study.config.experts == "table" or (path.exists() and trained(study, folder)):
         return
-    path.unlink(missing_ok=True)
-    experts.save(from_data(study), path)
+    found = from_data(study)
+    path.unlink(missing_ok=True)  # `save` would add to it
+    experts.save(found, path)
 
 
 def from_data(study: Study) -> dict[str, experts.Expert]:
