@@ -13,11 +13,17 @@ from typing import Any
 
 from pac.behaviours.base import MOODS, Behaviour, Mixture, Noise, Random, Uniform
 from pac.behaviours.faults import Faults
+from pac.behaviours.learner import Learner
 from pac.behaviours.planner import Planner
 from pac.behaviours.scripted import Scripted
 from pac.config import suggest
 
-BASES: dict[str, Callable[..., Behaviour]] = {"planner": Planner, "random": Random, "scripted": Scripted}
+BASES: dict[str, Callable[..., Behaviour]] = {
+    "learner": Learner,
+    "planner": Planner,
+    "random": Random,
+    "scripted": Scripted,
+}
 SINGLE = [name for name in MOODS if name not in ("clean", "uniform")]
 WRAPPERS: dict[str, Callable[..., Behaviour]] = {
     "noise": Noise,

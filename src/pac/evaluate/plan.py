@@ -121,7 +121,7 @@ def _parse(text: str, chosen: Mapping[str, Sequence[Any]], goals: tuple[str, ...
     named = None if Path(text).is_dir() else _LABELLED.fullmatch(text)
     label, spec = (named[1].strip(), named[2].strip()) if named else (text, text)
     if not Path(spec).is_dir():
-        if "/" in spec or Path(spec).exists():
+        if "/" in re.split(r"[:(]", spec)[0] or Path(spec).exists():  # the / of an option's folder comes after a :
             raise ValueError(f"{spec}: expected the folder of a checkpoint or a behaviour, found no such folder.")
         behaviours.make(spec)
         return [Contestant(label=label, text=spec, is_checkpoint=False)]

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pac import envs
+from pac.behaviours import make
+from pac.behaviours.learner import Learner, act, learner_file
+
+TASK = "control/pendulum.swingup"  # three numbers in, one out
+
+
+def save_life(folder: Path, outputs: list[float], *, task: str = TASK, state_dim: int = 3) -> None:
+    """A life whose moments each answer one number, whatever they see."""
+    count = len(outputs)
+    bias = np.arctanh(np.array(outputs, np.float32))[:, None]
+    arrays = {
+        "0.weight": np.zeros((count, state_dim, 8), np.float16),
+        "0.bias": np.zeros((count, 8), np.float16),
+        "1.weight": np.zeros((count, 8, 8), np.float16),
+        "1.bias": np.zeros((count, 8), np.float16),
+        "2.weight": np.zeros((count, 8, 1), np.float16),
+        "2.bias": bias.astype(np.float16),
+    }
+    save_file(arrays, folder / learner_file(task))
+
+
+def first_actions(spec: str, episodes: int) -> list[float]:
+    behaviour, world = make(spec), envs.make(TASK)
+    found = []
+    for seed in range(episodes):
+        observation, _ = world.reset(seed=seed)
+        behaviour.begin(world, np.random.default_rng(seed))
+        found.append(round(float(behaviour.act(observation)[0]), 2))
+        assert found[-1] == round(float(behaviour.act(observation)[0]), 2)  # one moment through a whole episode
+    return found
+
+
+def test_each_episode_is_a_moment_of_the_part_of_life_asked_for(tmp_path: Path) -> None:
+    save_life(tmp_path, [-0.5, 0.0, 0.25, 0.5])
+    assert set(first_actions(f"learner:folder={tmp_path}", 40)) == {-0.5, 0.0, 0.25, 0.5}
+    assert set(first_actions(f"learner:folder={tmp_path},life=0.5-1", 40)) == {0.25, 0.5}
+    assert set(first_actions(f"learner:folder={tmp_path},life=1", 10)) == {0.5}
+    assert set(first_actions(f"learner:folder={tmp_path},life=0-0", 10)) == {-0.5}
+
+
+def test_the_same_generator_gives_the_same_moment(tmp_path: Path) -> None:
+    save_life(tmp_path, [-0.5, 0.0, 0.25, 0.5])
+    assert first_actions(f"learner:folder={tmp_path}", 10) == first_actions(f"learner:folder={tmp_path}", 10)
+
+
+def test_actions_are_brought_to_the_tasks_bounds(tmp_path: Path) -> None:
+    save_life(tmp_path, [0.9])
+    world = envs.make(TASK)
+    world.task = world.task.__class__(**{**vars(world.task), "action_low": (2.0,), "action_high": (4.0,)})
+    behaviour = Learner(folder=str(tmp_path))
+    behaviour.begin(world, np.random.default_rng(0))
+    assert behaviour.act(world.reset(seed=0)[0]) == pytest.approx(3.9, abs=1e-3)
+
+
+def test_inputs_are_squashed_and_layers_normalised() -> None:
+    random = np.random.default_rng(0)
+    layers = [(random.normal(size=(3, 8)), random.normal(size=8)) for _ in range(1)]
+    layers += [(random.normal(size=(8, 8)), random.normal(size=8)), (random.normal(size=(8, 2)), random.normal(size=2))]
+    states = random.normal(size=(5, 3)) * 100
+    one, all_ = act(layers, states[0]), act(layers, states)
+    assert all_.shape == (5, 2)
+    assert np.allclose(one, all_[0])
+    assert np.abs(all_).max() < 1
+    assert not np.allclose(act(layers, -states), all_)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("life=0.5-2", "a part of a life such as 0.5-1"), ("life=1-0.5", "from low to high"), ("lif=1", "Did you mean")],
+)
+def test_wrong_options_are_refused(options: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(f"learner:folder=x,{options}")
+
+
+def test_a_folder_is_needed() -> None:
+    with pytest.raises(ValueError, match="folder"):
+        make("learner")
+
+
+def test_a_missing_file_says_who_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"learners\.py"):
+        first_actions(f"learner:folder={tmp_path}", 1)
+
+
+def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
+    (tmp_path / learner_file(TASK)).write_bytes(b"not a network")
+    with pytest.raises(ValueError, match="layers of a network"):
+        first_actions(f"learner:folder={tmp_path}", 1)
+
+
+def test_another_tasks_network_is_refused(tmp_path: Path) -> None:
+    save_life(tmp_path, [0.0], state_dim=5)
+    with pytest.raises(ValueError, match="expected 3 numbers in and 1 out"):
+        first_actions(f"learner:folder={tmp_path}", 1)
