@@ -76,6 +76,28 @@ def test_every_row_and_seed_plays_the_same_trials(done: tuple[Path, Path]) -> No
 
 
 @pytest.mark.slow
+def test_versions_are_those_the_trials_were_played_with(done: tuple[Path, Path], tmp_path: Path) -> None:
+    """Not those of the machine that wrote the results; the rest of the results is the same."""
+    file, out = done
+    other = tmp_path / "out"
+    shutil.copytree(out, other)
+    names = sorted(path.name for path in (other / "trials").iterdir())
+    one, two, three = (json.loads((other / "trials" / name).read_text()) for name in names[:3])
+    now = one["versions"]
+    one["versions"] = now | {"torch": "1.2.3"}
+    two["versions"] = now | {"torch": None}
+    del three["versions"]  # as older files
+    for name, content in zip(names, (one, two, three), strict=False):
+        (other / "trials" / name).write_text(json.dumps(content))
+    assert main(["study", str(file), "--out", str(other)]) == 0
+    found, before = (json.loads((folder / "results.json").read_text()) for folder in (other, out))
+    assert found["settings"]["versions"] == now | {"torch": f"1.2.3, {now['torch']}"}
+    assert before["settings"]["versions"] == now
+    assert found["runs"] == before["runs"]
+    assert "versions" not in found["runs"][0]
+
+
+@pytest.mark.slow
 def test_seeds_differ_and_rows_of_a_seed_share_their_data(done: tuple[Path, Path]) -> None:
     _, out = done
     runs = {path.name: json.loads((path / "config.json").read_text()) for path in (out / "runs").iterdir()}

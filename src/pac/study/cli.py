@@ -101,7 +101,7 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
             "max_steps": rules.max_steps,
             "stop_at_success": rules.stop_at_success,
             "cameras": [],
-            "versions": versions(),
+            "versions": _versions(facts),
         },
         "domains": {name: _rules(place) for name, place in domains.items() if name},
         "trials_per_task": study.config.trials,
@@ -113,6 +113,16 @@ def results(study: Study, folder: Path, command: str) -> tuple[dict[str, Any], l
         "trials": [entry.as_json() for entry in records],
     }
     return document, [grid for place in domains for grid in _grids(study, place, domains[place], found, known)]
+
+
+def _versions(facts: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Of those who played the trials, perhaps on other machines; all of them, where they differ."""
+    played = [about.pop("versions", None) or versions() for about in facts]
+    found: dict[str, str | None] = {}
+    for name in dict.fromkeys(name for each in played for name in each):
+        different = dict.fromkeys(str(each[name]) for each in played if each.get(name))
+        found[name] = ", ".join(different) or None
+    return found
 
 
 def _domains(study: Study) -> dict[str, EvaluationConfig]:

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pac import distributed, launch
+from pac.evaluate.plan import versions
 from pac.evaluate.records import Record, record, write_json
 from pac.ingredients import choose_device, collect_data
 from pac.policy import Policy
@@ -52,7 +53,7 @@ def trials_path(folder: Path, run: StudyRun) -> Path:
 
 
 def read_trials(folder: Path, run: StudyRun) -> tuple[dict[str, Any], list[Record]]:
-    """What is known of a finished run beside its trials, and these."""
+    """What is known of a finished run beside its trials, and these; older files do not say with which versions."""
     content = json.loads(trials_path(folder, run).read_text())
     del content["settings"]
     return content, [Record.from_json(values) for values in content.pop("trials")]
@@ -173,7 +174,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
             made += [record(trial, label, policy.interface.discount_at(trial.spec)) for trial in played]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
     facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
-    facts["parameters"] = summary["parameters"]
+    facts |= {"parameters": summary["parameters"], "versions": versions()}
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
     write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
