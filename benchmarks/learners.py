@@ -1,7 +1,7 @@
 """Learners for the Control Suite: their lives are data for recipes/study/together.toml.
 
     pac collect control/walker.walk --behaviour planner:quality=medium --episodes 20 --out runs/planners
-    python benchmarks/learners.py control/walker.walk --start runs/planners --minutes 8 --out runs/learners
+    python benchmarks/learners.py control/walker.walk --start runs/planners --minutes 3.5 --out runs/learners
     pac collect control/walker.walk --behaviour learner:folder=runs/learners+noise:sigma=0.1 --out data/walker
 
 Twin Delayed DDPG (Fujimoto et al., 2018) with returns of three steps, normalised layers, and environments that explore
@@ -334,7 +334,7 @@ def save(out: Path, tasks: tuple[str, ...], lives: list[list[Any]], curve: list[
 
 
 def check_alive(crew: list[Any]) -> None:
-    if not all(member.is_alive() for member in crew):
+    if any(member.exitcode for member in crew):  # 0: it has filled its rows
         raise SystemExit("A process that acts has died; its error is above.")
 
 
@@ -343,7 +343,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--start", type=Path, help="folder of datasets, one a task: what the learners begin with")
-    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--minutes", type=float, default=3.5)
     parser.add_argument("--scratch", type=Path, help="for what the processes share, gigabytes (default: OUT/scratch)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=0)
@@ -353,6 +353,8 @@ def main() -> None:
     shapes, scratch = Shapes.of(given.tasks), given.scratch or given.out / "scratch"
     if scratch.exists():
         raise SystemExit(f"{scratch} exists: another run's, or what one left behind. Remove it.")
+    if (given.out / "learners.json").exists():
+        raise SystemExit(f"{given.out} has learners already. Name another --out.")
     given.out.mkdir(parents=True, exist_ok=True)
     context, crew = multiprocessing.get_context("spawn"), list[Any]()
     shared = Shared(scratch, shapes)

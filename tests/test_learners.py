@@ -9,7 +9,6 @@ import pytest
 import torch
 from learners import Mind, Shapes, Shared, forward, squash, start_from
 
-from pac import envs
 from pac.behaviours.learner import act, learner_file, read_learner
 from pac.cli import main
 from pac.data.episodes import STATE, Dataset
@@ -106,6 +105,7 @@ def test_a_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(life[0][0][0], life[0][0][1])
     assert (tmp_path / "learners.json").is_file()
     assert not (tmp_path / "scratch").exists()
+    with pytest.raises(SystemExit, match="has learners already"):
+        learners.main()
     actor = f"learner:folder={tmp_path},life=1"
     assert main(["evaluate", actor, "--tasks", TASKS[0], "--trials", "1", "--workers", "0"]) == 0
-    assert envs.spec(TASKS[0]).state_dim == 3
