@@ -1,8 +1,9 @@
-"""Learners for the Control Suite: their lives are data for recipes/study/together.toml.
+"""Learners for the Control Suite, whose lives are data.
 
-    pac collect control/walker.walk --behaviour planner:quality=medium --episodes 20 --out runs/planners
-    python benchmarks/learners.py control/walker.walk --start runs/planners --minutes 3.5 --out runs/learners
-    pac collect control/walker.walk --behaviour learner:folder=runs/learners+noise:sigma=0.1 --out data/walker
+    tasks="control/walker.walk control/cartpole.swingup"
+    pac collect $tasks --behaviour planner:quality=medium --episodes 20 --out runs/planners
+    python benchmarks/learners.py $tasks --start runs/planners --minutes 3.5 --out runs/learners
+    pac collect $tasks --behaviour learner:folder=runs/learners+noise:sigma=0.1 --out data
 
 Twin Delayed DDPG (Fujimoto et al., 2018) with returns of three steps, normalised layers, and environments that explore
 with more and less noise (as Horgan et al., 2018); one small network a task, all tasks in one batched product. Every
