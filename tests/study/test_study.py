@@ -185,7 +185,9 @@ def shown(tmp_path: Path, **defaults: Any) -> dict[str, Any]:
 GOALS = {"goals": "success", "goal_cameras": ["camera0"]}
 
 
-def test_each_trial_shows_what_its_label_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_trial_shows_what_its_label_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     study = parse_study(shown(tmp_path, **GOALS), tmp_path, tmp_path, name="shows")
     (run,), told = study.runs, list[tuple[bool, bool]]()
     play = runner.rollout
@@ -197,6 +199,7 @@ def test_each_trial_shows_what_its_label_says(tmp_path: Path, monkeypatch: pytes
     for name in ("runs", "trials", "logs"):
         (tmp_path / name).mkdir()
     runner.perform(run, tmp_path, 4)
+    assert "BC, none, seed 1: 4 of 4 trials" in capsys.readouterr().out
     assert told == [(True, True), (False, True), (True, False), (False, False)]
     document, grids = results(study, tmp_path, "pac study")
     assert list(document["summary"]) == ["BC, text+goal", "BC, goal", "BC, text", "BC, none"]

@@ -29,7 +29,7 @@ from pac.evaluate.records import Record, record, write_json
 from pac.ingredients import choose_device, collect_data
 from pac.policy import Policy
 from pac.policy import load as load_policy
-from pac.rollout import jobs_of, rollout
+from pac.rollout import Trial, jobs_of, rollout
 from pac.run import CONFIG, SUMMARY, RunDirectory
 from pac.sections import EvaluationConfig
 from pac.study.plan import Study, StudyRun
@@ -162,22 +162,34 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
         made = list[Record]()
         for (show, (_, label)), domain in itertools.product(run.labels.items(), run.domains.values()):
             policy = _told(functools.partial(make, sampling=domain.sampling, **options), show, run)
+            jobs = jobs_of(domain.tasks, trials, seed=rules.seed)
             played = rollout(
                 policy,
-                jobs_of(domain.tasks, trials, seed=rules.seed),
+                jobs,
                 workers=rules.workers,
                 envs_per_worker=50 if rules.workers == 0 else None,
                 cameras=policy.cameras,
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
             )
-            made += [record(trial, label, policy.interface.discount_at(trial.spec)) for trial in played]
+            counted = _counted(played, len(jobs), label)
+            made += [record(trial, label, policy.interface.discount_at(trial.spec)) for trial in counted]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
     facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
     facts |= {"parameters": summary["parameters"], "versions": versions()}
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
     write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
+
+
+def _counted(played: Iterator[Trial], total: int, label: str) -> Iterator[Trial]:
+    """The trials, and now and then a word on how many there were: those of many tasks take minutes."""
+    said = 0.0
+    for count, trial in enumerate(played, 1):
+        yield trial
+        if count == total or time.monotonic() - said > 10:
+            said = time.monotonic()
+            print(f"{label}: {count:,} of {total:,} trials", flush=True)
 
 
 def _told(make: Callable[..., Policy], show: str | None, run: StudyRun) -> Policy:
