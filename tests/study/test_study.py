@@ -226,3 +226,14 @@ def test_an_unknown_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["study", str(file), "--out", str(tmp_path / "out"), "--only", "PACK"]) == 2
     assert "expected rows of the study, found 'PACK'. Rows: BC, PAC." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_data_that_nothing_makes_is_missed_before_any_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = table()
+    content["mixture"]["groups"][0]["datasets"].append({"name": "lives", "path": "{data}/lives/point"})
+    file = dump(content, tmp_path / "points.toml")
+    assert main(["study", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "out/data/lives/point: expected a dataset there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

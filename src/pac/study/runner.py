@@ -39,8 +39,21 @@ def make_data(study: Study, folder: Path, workers: int, console: Console) -> Non
     """What [[study.data]] asks for, or what is still missing of it; nothing where all is trained."""
     if trained(study, folder):
         return
+    _check_data(study, folder)
     for name, wanted in study.collections.items():
         collect_data(wanted, folder / "data" / name, console, workers)
+
+
+def _check_data(study: Study, folder: Path) -> None:
+    """Raise, before minutes of collecting, if data is missing that [[study.data]] does not make."""
+    made = {(folder / "data" / name).resolve() for name in study.collections}
+    datasets = [entry for run in study.runs for entry in run.config.mixture.datasets]
+    for path in (Path(name) for entry in datasets for name in (entry.path, *entry.more_paths) if name):
+        if not path.exists() and made.isdisjoint(path.resolve().parents):
+            raise ValueError(
+                f"{path}: expected a dataset there, which the study does not make itself, found none. Make it "
+                "first: the file of a study that ships with PAC opens with the commands (recipes/study)."
+            )
 
 
 def trained(study: Study, folder: Path) -> bool:
