@@ -8,7 +8,7 @@
 Twin Delayed DDPG (Fujimoto et al., 2018) with returns of three steps, normalised layers, and environments that explore
 with more and less noise (as Horgan et al., 2018); one small network a task, all tasks in one batched product. Every
 task has a process of its own that acts; one process learns, on the GPU. A quarter of what it learns from are the
-episodes in `--start`. Sixteen moments of it are kept in OUT, one file a task (`pac.behaviours.learner`), and its
+episodes in `--start`. Four moments of it are kept in OUT, one file a task (`pac.behaviours.learner`), and its
 returns in OUT/learners.json, as they come: one that is stopped leaves what it was so far.
 
 Who acts and who learns do not wait for each other, so no two lives are the same; episodes that `pac collect` makes from
@@ -38,7 +38,7 @@ HIDDEN, NUM_ENVS, ROWS = 256, 10, 160_000  # rows: instants kept of each environ
 DISCOUNT, STEPS, POLYAK, RATE = 0.99, 3, 0.005, 3e-4
 BATCH, START_SHARE = 512, 0.25
 NOISES = np.geomspace(0.05, 0.8, NUM_ENVS)
-MOMENTS = 16
+MOMENTS = (0.125, 0.25, 0.5, 1.0)  # of a life, that are kept
 STEPS_PER_UPDATE = 8  # of a task's environments, at most
 
 
@@ -299,7 +299,7 @@ def learn(shared: Shared, mind: Mind, minutes: float, crew: list[Any], out: Path
     begin, lives, curve = time.monotonic(), [list[Any]() for _ in shared.shapes.tasks], list[dict[str, Any]]()
     mind.look(shared)
     update, updates = mind.captured(), 0
-    while len(curve) < MOMENTS:
+    while len(curve) < len(MOMENTS):
         for _ in range(25):
             update()
         updates += 50
@@ -307,7 +307,7 @@ def learn(shared: Shared, mind: Mind, minutes: float, crew: list[Any], out: Path
         mind.look(shared)
         mind.tell(shared)
         past = (time.monotonic() - begin) / 60
-        if past < minutes * (len(curve) + 1) / MOMENTS:
+        if past < minutes * MOMENTS[len(curve)]:
             continue
         check_alive(crew)
         for task, life in enumerate(lives):

@@ -89,6 +89,21 @@ def test_mean_of_logits() -> None:
     torch.testing.assert_close(bins.mean(logits), expected)
 
 
+@pytest.mark.parametrize(("centre", "noise"), [(0.3, 0.3), (1.0, 0.5), (0.9, 1.0), (-0.97, 0.6), (0.0, 2.0)])
+def test_the_median_takes_noise_out_that_was_cut_off_at_the_bounds(centre: float, noise: float) -> None:
+    bins = Bins.cells(-1.0, 1.0, 101)
+    drawn = centre + noise * torch.randn(200_000, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(bins.encode(drawn.clamp(-1, 1)), minlength=101).float()
+    assert bins.median(counts.log()[None]).item() == pytest.approx(centre, abs=0.02)
+
+
+def test_the_median_of_certain_and_of_even_logits() -> None:
+    bins = Bins.cells(0.0, 1.0, 4)
+    certain = torch.tensor([[0.0, 9e4, 0.0, 0.0], [9e4, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 9e4]])
+    assert bins.median(certain).tolist() == pytest.approx([0.375, 0.125, 0.875])
+    assert bins.median(torch.zeros(2, 4)).tolist() == pytest.approx([0.5, 0.5])
+
+
 @given(low=st.floats(-50, 50), span=st.floats(0.1, 100), where=st.floats(0, 1))
 def test_logits_start_near_the_chosen_value(low: float, span: float, where: float) -> None:
     bins = Bins(low, low + span, 101)

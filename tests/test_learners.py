@@ -96,7 +96,7 @@ def test_the_critics_learn_what_a_reward_is_worth() -> None:
 
 @pytest.mark.slow
 def test_a_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "MOMENTS", 2)
+    monkeypatch.setattr(learners, "MOMENTS", (0.5, 1.0))
     options = ["--minutes", "0.1", "--out", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["learners.py", TASKS[0], *options])
     learners.main()

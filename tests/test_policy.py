@@ -176,6 +176,8 @@ def test_sampled_actions_follow_the_policy(run: Run, monkeypatch: pytest.MonkeyP
     assert mode == pytest.approx(centres[probabilities.argmax()], abs=1e-5)
     mean = load(run.directory.path, sampling="mean").act([query])[0].action[0]
     assert mean == pytest.approx(probabilities @ centres, abs=1e-5)
+    median = load(run.directory.path, sampling="median").act([query])[0].action[0]
+    assert median == pytest.approx(np.interp(0.5, np.cumsum([0, *probabilities]), edges), abs=1e-5)
 
 
 def test_tighter_bounds_of_a_task_hold(run: Run) -> None:

@@ -53,6 +53,15 @@ class Bins:
         probs = logits.softmax(-1)
         return probs @ self.points(probs)
 
+    def median(self, logits: Float[Tensor, "*shape bins"]) -> Float[Tensor, "*shape"]:
+        """The value with half of the distribution on either side, each point's share spread evenly around it."""
+        probs = logits.softmax(-1)
+        below = probs.cumsum(-1)
+        index = (below < 0.5).sum(-1, keepdim=True).clamp(max=self.count - 1)
+        share = probs.gather(-1, index)
+        within = (0.5 - (below.gather(-1, index) - share)) / share - 0.5
+        return (self.low + self.step * (index + within)).clamp(self.low, self.high)[..., 0]
+
     def project(
         self,
         probs: Float[Tensor, "*shape bins"],

@@ -235,7 +235,7 @@ class Policy:
             return bins.decode(sample_actions(logits, self.best_of, uniform=noise), logits)
         if self.sampling == "mode":
             return bins.decode(logits.argmax(-1), logits)[:, None]
-        return bins.mean(logits)[:, None]
+        return (bins.median(logits) if self.sampling == "median" else bins.mean(logits))[:, None]
 
     def _replay(self, queries: list[Query], robot: Robot, noise: Tensor) -> Tensor:
         """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are

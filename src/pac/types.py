@@ -18,7 +18,7 @@ from torch import Tensor
 
 # How a policy acts: a draw from its distribution, the likeliest bin of each dimension, or the mean. The mean is for
 # logs whose noise is worth nothing; between two ways of doing a thing it lies in the middle.
-Sampling = Literal["sample", "mode", "mean"]
+Sampling = Literal["sample", "mode", "mean", "median"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

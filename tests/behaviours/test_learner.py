@@ -6,7 +6,7 @@ from safetensors.numpy import save_file
 
 from pac import envs
 from pac.behaviours import make
-from pac.behaviours.learner import Learner, act, learner_file
+from pac.behaviours.learner import SHIPPED, Learner, act, learner_file, read_learner
 
 TASK = "control/pendulum.swingup"  # three numbers in, one out
 
@@ -80,9 +80,32 @@ def test_wrong_options_are_refused(options: str, message: str) -> None:
         make(f"learner:folder=x,{options}")
 
 
-def test_a_folder_is_needed() -> None:
-    with pytest.raises(ValueError, match="folder"):
-        make("learner")
+def test_those_that_ship_fit_their_tasks_and_know_them() -> None:
+    tasks = sorted(path.stem.replace("-", "/", 1) for path in SHIPPED.glob("*.safetensors"))
+    assert len(tasks) == 16
+    for task in tasks:
+        layers = read_learner(SHIPPED / learner_file(task))
+        spec = envs.spec(task)
+        assert (layers[0][0].shape[:2], layers[-1][0].shape[2]) == ((4, spec.state_dim), len(spec.action_low))
+    assert episode_return("control/cartpole.swingup", "learner:life=1") > 50
+    assert episode_return("control/cartpole.swingup", "random") < 20
+
+
+def episode_return(task: str, spec: str, steps: int = 200) -> float:
+    behaviour, world = make(spec), envs.make(task)
+    observation, _ = world.reset(seed=0)
+    behaviour.begin(world, np.random.default_rng(0))
+    total = 0.0
+    for _ in range(steps):
+        observation, reward, *_ = world.step(behaviour.act(observation))
+        total += float(reward)
+    return total
+
+
+def test_a_task_that_nobody_learned_names_those_that_were() -> None:
+    world = envs.make("control/acrobot.swingup")
+    with pytest.raises(ValueError, match=r"control-walker\.walk"):
+        make("learner").begin(world, np.random.default_rng(0))
 
 
 def test_a_missing_file_says_who_makes_it(tmp_path: Path) -> None:

@@ -58,10 +58,16 @@ def test_the_best_that_was_kept_up_over_all_folders_in_their_order(tmp_path: Pat
     assert "29 episodes" in found.source
 
 
-def test_a_window_is_a_tenth_and_at_most_a_thousand() -> None:
-    assert shipped.from_returns([1.0, 5.0, 2.0], "x").n == 1
-    assert shipped.from_returns([1.0] * 30, "x").n == 3
-    assert shipped.from_returns([1.0] * 20_000, "x").n == 1000
+def test_a_window_is_within_what_there_is_and_at_most_a_thousand() -> None:
+    assert shipped.from_returns([1.0, 5.0, 2.0], 0, "x").n == 1
+    assert shipped.from_returns([1.0] * 30, 40, "x").n == 30
+    assert shipped.from_returns([1.0] * 20_000, 2_000, "x").n == 1000
+
+
+def test_a_tenth_is_of_all_steps_those_of_short_episodes_too(tmp_path: Path) -> None:
+    whole, short = write(tmp_path / "whole", [0.0, 90.0, 30.0, 60.0]), write(tmp_path / "x", [9.0] * 270, steps=100)
+    found = experts.from_data(study(tmp_path, whole, short))[TASK]
+    assert (found.n, found.mean) == (3, pytest.approx(60.0))
 
 
 def test_episodes_that_were_cut_short_are_no_measure(tmp_path: Path) -> None:

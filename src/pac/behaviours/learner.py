@@ -1,6 +1,7 @@
 """What a learner was at some moment of its life: a small network, kept in a file with what it was before and after.
 
-`benchmarks/learners.py` makes such files. They hold numbers alone (safetensors), one file a task.
+Those of sixteen Control Suite tasks ship with PAC; `benchmarks/learners.py` makes such files. They hold numbers alone
+(safetensors), one file a task.
 """
 
 from functools import cache
@@ -12,7 +13,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from pac.behaviours.base import CLEAN, bounds
+from pac.resources import ASSETS
 
+SHIPPED = ASSETS / "learners"
 NUM_LAYERS = 3
 
 
@@ -22,15 +25,13 @@ class Learner:
     """
 
     def __init__(self, *, folder: str = "", life: tuple[float, float] = (0.0, 1.0)) -> None:
-        if not folder:
-            raise ValueError("learner: expected the folder of its files, as in learner:folder=runs/learners.")
         if life[1] > 1:
             raise ValueError(f"learner: expected a part of a life such as 0.5-1, found {life[0]:g}-{life[1]:g}.")
-        self.folder, self.life = folder, life
+        self.folder, self.life = Path(folder) if folder else SHIPPED, life
         self.labels = dict(CLEAN)
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
-        path = Path(self.folder) / learner_file(env.task.name)
+        path = self.folder / learner_file(env.task.name)
         layers = read_learner(path)
         sizes = layers[0][0].shape[1], layers[-1][0].shape[2]
         if sizes != (env.task.state_dim, len(env.task.action_low)):
@@ -57,7 +58,10 @@ def learner_file(task: str) -> str:
 def read_learner(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Weights (moment, in, out) and biases (moment, out) of each layer."""
     if not path.is_file():
-        raise ValueError(f"learner: expected {path}, found no such file. Make it with benchmarks/learners.py.")
+        known = ", ".join(sorted(other.stem for other in path.parent.glob("*.safetensors"))) or "none"
+        raise ValueError(
+            f"learner: expected {path}, found no such file. Make it with benchmarks/learners.py; there are: {known}."
+        )
     try:
         arrays = load_file(path)
         layers = [(arrays[f"{i}.weight"], arrays[f"{i}.bias"]) for i in range(NUM_LAYERS)]

@@ -70,9 +70,9 @@ def from_trials(trials: Iterable[Mapping[str, Any]], where: str) -> dict[str, Ex
     return experts
 
 
-def from_returns(returns: Sequence[float], source: str) -> Expert:
-    """The best mean of consecutive episodes, a tenth of all at a time and at most a thousand."""
-    window = max(1, min(1000, len(returns) // 10))
+def from_returns(returns: Sequence[float], window: int, source: str) -> Expert:
+    """The best mean of consecutive episodes, `window` of them at a time and at most a thousand."""
+    window = max(1, min(1000, window, len(returns)))
     means = np.lib.stride_tricks.sliding_window_view(np.asarray(returns, np.float64), window).mean(1)
     return Expert(mean=float(means.max()), n=window, source=source)
 

@@ -1,5 +1,6 @@
 """What counts as 100% in a study: the table that ships with PAC, or the best that the study's own data kept up."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,10 @@ def write_experts(study: Study, folder: Path) -> None:
 
 
 def from_data(study: Study) -> dict[str, experts.Expert]:
-    """By task; from whole episodes, in the order of folders and of collection. Where nothing was ever earned, none."""
-    returns: dict[str, list[float]] = {}
+    """By task; from whole episodes, in the order of folders and of collection, a tenth of all steps at a time. Where
+    nothing was ever earned, none.
+    """
+    returns, steps = dict[str, list[float]](), Counter[str]()
     tasks = {envs.spec(task).instruction: envs.spec(task) for task in whole_tasks(study)}
     read = {(entry.path, entry.more_paths) for run in study.runs for entry in run.config.mixture.datasets if entry.path}
     for path, more in sorted(read):
@@ -36,12 +39,19 @@ def from_data(study: Study) -> dict[str, experts.Expert]:
         earned, names = episode_returns(dataset, None), dataset.instructions
         for row, total in zip(dataset.index, np.asarray(earned), strict=True):
             task = tasks.get(names[row["instruction"]])
-            if task is not None and dataset.spec.state_dim == task.state_dim and row["length"] >= task.max_steps:
+            if task is None or dataset.spec.state_dim != task.state_dim:
+                continue
+            steps[task.name] += int(row["length"])
+            if row["length"] >= task.max_steps:
                 returns.setdefault(task.name, []).append(float(total))
     if missing := sorted({task.name for task in tasks.values()} - set(returns)):
         raise ValueError(
             f"study.experts: expected whole episodes of {missing[0]} in the data, whose best are the expert, found "
             'none. Set study.experts = "table".'
         )
-    found = {task: experts.from_returns(totals, f"best of {len(totals)} episodes") for task, totals in returns.items()}
+    tenths = {task.name: steps[task.name] // task.max_steps // 10 for task in tasks.values()}
+    found = {
+        task: experts.from_returns(totals, tenths[task], f"best of {len(totals)} episodes")
+        for task, totals in returns.items()
+    }
     return {task: expert for task, expert in found.items() if round(expert.mean, 2) > 0}

@@ -27,7 +27,7 @@ from pac import distributed, launch
 from pac.evaluate.plan import versions
 from pac.evaluate.records import Record, record, write_json
 from pac.ingredients import choose_device, collect_data
-from pac.policy import Policy
+from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
 from pac.rollout import Trial, jobs_of, rollout
 from pac.run import CONFIG, SUMMARY, RunDirectory
@@ -180,7 +180,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
                 policy,
                 jobs,
                 workers=rules.workers,
-                envs_per_worker=50 if rules.workers == 0 else None,
+                envs_per_worker=3 * ROWS if rules.workers == 0 else None,
                 cameras=policy.cameras,
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
