@@ -48,6 +48,13 @@ def test_suites_have_rows_of_their_own() -> None:
     assert "| pooled, 2 tasks | 4 |" in text
 
 
+def test_what_is_pooled_counts_the_tasks_that_have_the_number() -> None:
+    records = returns("control/a", [1.0, 2.0]) + returns("control/b", [1.0, 2.0, 3.0])
+    percent, whole = tables_of(records, experts={"control/b": 4.0}).split("**Return")
+    assert "| pooled, 1 task | 3 | 50.0" in percent
+    assert "| pooled, 2 tasks | 5 |" in whole
+
+
 def test_labels_are_printed_as_they_are() -> None:
     out = io.StringIO()
     records = returns("control/a", [1.0, 2.0], "ours [red]|x") + returns("control/a", [1.0, 3.0], "theirs")

@@ -48,8 +48,10 @@ def _metric(name: str, summaries: Mapping[str, Summary]) -> Grid | None:
         found = {label: summary.rows.get(place) for label, summary in summaries.items()}
         estimates = {label: pick(row) if row else None for label, row in found.items()}
         if any(estimates.values()):
-            trials = sorted({row.trials for row in found.values() if row})
-            head = [(_place(place, found), False), ("/".join(f"{n:,}" for n in trials), False)]
+            counted = [_counted(place, summary, pick) for summary in summaries.values()]
+            trials = sorted({sum(tasks.values()) for tasks in counted if tasks})
+            name = _place(place, max(map(len, counted)))
+            head = [(name, False), ("/".join(f"{n:,}" for n in trials), False)]
             top = best(estimates)
             rows.append(head + [(show(entry, scale), label in top) for label, entry in estimates.items()])
             methods |= dict.fromkeys(entry.method for entry in estimates.values() if entry)
@@ -59,8 +61,13 @@ def _metric(name: str, summaries: Mapping[str, Summary]) -> Grid | None:
     return Grid(f"{title} (95%: {'; '.join(methods)})", ["task", "trials", *summaries], rows, shown)
 
 
-def _place(place: str, rows: Mapping[str, Row | None]) -> str:
-    tasks = max(row.tasks for row in rows.values() if row)
+def _counted(place: str, summary: Summary, pick: Callable[[Row], Estimate | None]) -> dict[str, int]:
+    """The tasks of a row that are part of its number, not all of which may have one, and how many trials of each."""
+    inside = {task: row for task, row in summary.tasks.items() if place in (ALL, task, task.partition("/")[0])}
+    return {task: row.trials for task, row in inside.items() if pick(row)}
+
+
+def _place(place: str, tasks: int) -> str:
     number = f"{tasks} task{'s' * (tasks > 1)}"
     if place == ALL:
         return f"pooled, {number}"
