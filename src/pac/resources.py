@@ -1,4 +1,4 @@
-"""What ships with the package: the tokenizer and the recipes."""
+"""What ships with the package: the tokenizer, experts, learners and the recipes."""
 
 from pathlib import Path
 
