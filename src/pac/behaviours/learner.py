@@ -60,7 +60,8 @@ def read_learner(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     if not path.is_file():
         known = ", ".join(sorted(other.stem for other in path.parent.glob("*.safetensors"))) or "none"
         raise ValueError(
-            f"learner: expected {path}, found no such file. Make it with benchmarks/learners.py; there are: {known}."
+            f"learner: expected {path}, found no such file. Make it with benchmarks/learners.py and name its folder "
+            f"(learner:folder=runs/learners). In this one are: {known}."
         )
     try:
         arrays = load_file(path)

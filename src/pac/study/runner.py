@@ -180,7 +180,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
                 policy,
                 jobs,
                 workers=rules.workers,
-                envs_per_worker=3 * ROWS if rules.workers == 0 else None,
+                envs_per_worker=3 * ROWS if rules.workers == 0 else None,  # full batches
                 cameras=policy.cameras,
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
