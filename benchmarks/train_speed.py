@@ -9,13 +9,13 @@ checks    the baseline's loss is ours on the same batch and weights; captured up
 control   XXS on the shapes of the paper's Control mixture: 512 windows of 5 observations, 32 suite tasks, their text
 small     micro on six small suite tasks, bound by launches, 128 and 512 windows; the baseline is fit to the same data
 large     L with all numbers and 50 words, 128 windows (512 states)
-data      what data costs in these three: streamed from disk and resident on the GPU, by the real sampler
 scaling   time against windows, real tokens, and sampled actions: captured; XXS along the actions compiled too
+data      what data costs in these three: streamed from disk and resident on the GPU, by the real sampler
 profile   where the GPU's time goes in these three
 
-Times are medians between CUDA events of successive updates; a case that no longer fits --budget is left out, and said
-to be. FLOPs are useful ones (`pac.scaling.flops`), of what a batch holds, whoever pads it. With --json, sections of an
-earlier run that are not run again stay in the file.
+With --cases the last two look at those alone. Times are medians between CUDA events of successive updates; a case that
+no longer fits --budget is left out, and said to be. FLOPs are useful ones (`pac.scaling.flops`), of what a batch holds,
+whoever pads it. With --json, sections of an earlier run that are not run again stay in the file.
 """
 
 import argparse
@@ -62,7 +62,8 @@ from pac.update import WARM_UP
 Row = dict[str, Any]
 Tensors = dict[str, Tensor]
 
-SECTIONS = ("checks", "control", "small", "large", "data", "scaling", "profile")
+CASES = ("control", "small", "large")
+SECTIONS = ("checks", *CASES, "data", "scaling", "profile")
 CONTROL = tuple(task for task in TASKS if task.startswith("control/"))
 SMALL = tuple(f"control/{name}" for name in ("reacher.easy", "cartpole.swingup", "ball_in_cup.catch", "walker.walk"))
 SMALL += ("control/hopper.stand", "control/cheetah.run")
@@ -732,31 +733,25 @@ def cases(size: str | None, quick: bool) -> dict[str, list[Case]]:
     return {"control": [control], "small": [small, *fewer], "large": [large]}
 
 
-def print_plan(bench: Bench, only: Sequence[str], chosen: dict[str, list[Case]]) -> None:
+def print_plan(bench: Bench, only: Sequence[str], looked_at: Sequence[str], chosen: dict[str, list[Case]]) -> None:
     cost = {"checks": 60.0 if bench.compile else 20.0, "scaling": 3 * 60.0 + 90}
     for name, listed in chosen.items():
         cost[name] = sum(2 * case.seconds * bench.compile + 20 for case in listed)
-    closer = sum(0.4 * listed[0].seconds * bench.compile + 20 for name, listed in chosen.items() if picked(name, only))
+    closer = sum(0.4 * listed[0].seconds * bench.compile + 20 for name, listed in chosen.items() if name in looked_at)
     cost |= {"data": closer * ("data" in only), "profile": 5.0}
     parts = {name: cost[name] for name in only}
     bench.say("plan, in seconds of an H200: " + ", ".join(f"{k} {v:.0f}" for k, v in parts.items()))
     bench.say(f"in all {sum(parts.values()):.0f} of {bench.budget:.0f}; what no longer fits is left out")
 
 
-def picked(name: str, only: Sequence[str]) -> bool:
-    """Cases to look at: those that are named; all if none is."""
-    return name in only or not {"control", "small", "large"} & set(only)
-
-
-def bench_all(bench: Bench, only: Sequence[str], size: str | None) -> None:
+def bench_all(bench: Bench, only: Sequence[str], looked_at: Sequence[str], size: str | None) -> None:
     chosen = cases(size, bench.quick)
-    print_plan(bench, only, chosen)
+    print_plan(bench, only, looked_at, chosen)
     bench.peak = matrix_peak(bench.device, bench.quick)
     name = torch.cuda.get_device_name() if bench.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     about = {"sections": list(only), "device": name, "torch": torch.__version__, "matrix TFLOP/s": bench.peak / 1e12}
     about["gpu"] = gpu_state()
     bench.found.setdefault("runs", []).append(about)
-    looked_at = [name for name in chosen if picked(name, only)]
     for section in only:  # what is measured again goes
         bench.found[section] = [
             row for row in bench.found.get(section, []) if row.get("case", "") not in ("", *looked_at)
@@ -775,7 +770,7 @@ def bench_all(bench: Bench, only: Sequence[str], size: str | None) -> None:
         if section in only:
             for case in listed[1:]:
                 measure(bench, section, case)
-        if picked(section, only):
+        if section in looked_at:
             run = measure(bench, section, listed[0]) if section in only else None
             warm.append(look_closer(bench, listed[0], only, run))
             run = None
@@ -816,6 +811,9 @@ def tables(bench: Bench) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument(
+        "--cases", nargs="+", choices=CASES, help="whose data and profile; those named in --only, or all"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", help="in place of every size")
     parser.add_argument("--quick", action="store_true", help="a few windows of each, uncompiled")
@@ -833,7 +831,8 @@ def main() -> None:
             json=args.json,
             found=found,
         )
-        bench_all(bench, args.only, args.size)
+        looked_at = args.cases or [name for name in CASES if name in args.only] or CASES
+        bench_all(bench, args.only, looked_at, args.size)
         tables(bench)
 
 

@@ -180,6 +180,24 @@ def test_sampled_actions_follow_the_policy(run: Run, monkeypatch: pytest.MonkeyP
     assert median == pytest.approx(np.interp(0.5, np.cumsum([0, *probabilities]), edges), abs=1e-5)
 
 
+def test_draws_from_the_middle_lie_between_the_quartiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are otherwise as frequent as the policy has them; the critic chooses among such draws, too."""
+    query = queries(run, 1)[0]
+    many = [dataclasses.replace(query, seed=i) for i in range(1600)]
+    policy = load(run.directory.path, sampling="middle")
+    seen = watch_logits(policy, monkeypatch)
+    drawn = np.array([r.action[0] for r in policy.act(many)])
+    probabilities = seen[0][0, 0].softmax(-1).numpy()
+    edges = np.linspace(-2.0, 0.5, len(probabilities) + 1)
+    above = np.cumsum(probabilities)
+    middle = (np.clip(above, 0.25, 0.75) - np.clip(above - probabilities, 0.25, 0.75)) / 0.5
+    assert np.abs(np.histogram(drawn, edges)[0] / len(drawn) - middle).max() < 0.05
+    lowest, highest = np.flatnonzero(middle)[[0, -1]]
+    best = load(run.directory.path, sampling="middle", best_of=4).act(many[:64])
+    for action in [*drawn, *(r.action[0] for r in best)]:
+        assert edges[lowest] <= action <= edges[highest + 1]
+
+
 def test_tighter_bounds_of_a_task_hold(run: Run) -> None:
     for reply in load(run.directory.path).act(queries(run, 1, action_low=(-0.5,), action_high=(0.1,))):
         assert -0.5 <= reply.action[0] <= 0.1

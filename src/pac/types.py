@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-# How a policy acts: a draw from its distribution, the likeliest bin of each dimension, or the mean. The mean is for
-# logs whose noise is worth nothing; between two ways of doing a thing it lies in the middle.
-Sampling = Literal["sample", "mode", "mean", "median"]
+# How a policy acts: a draw from its distribution, or of each dimension the likeliest bin, the mean, the median, or a
+# draw from between the quartiles ("middle"). All but the first are for logs whose noise is worth nothing; between two
+# ways of doing a thing the mean and the median may be neither.
+Sampling = Literal["sample", "mode", "mean", "median", "middle"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -339,6 +339,34 @@ def test_suites_are_not_pooled_with_each_other(tmp_path: Path) -> None:
     assert "Percent of expert, control, seed by seed" in made(tmp_path, "seeds a.json")
 
 
+def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
+    """Half the expert, twice the percentage; of the tasks that fit a pattern."""
+    walk, run = "control/walker.walk", "control/walker.run"
+    write_study(tmp_path / "a.json", {"PAC": 8}, (DOOR, walk, run))
+
+    def measured(document: dict[str, Any]) -> None:
+        document["experts"] = {task: {"mean": 40.0, "n": 5, "source": "x"} for task in (walk, run)}
+        for trial in document["trials"]:
+            trial |= {"return": 10.0} | ({"success": None} if trial["task"].startswith("control") else {})
+
+    change(tmp_path / "a.json", measured)
+    known = {task: experts.Expert(mean=20.0, n=9, source="the best") for task in (walk, run)}
+    experts.save(known, tmp_path / "other.json")
+    assert "| PAC | 25.0 [" in made(tmp_path, "pooled a.json tasks=control/*")
+    text = made(tmp_path, "pooled a.json tasks=control/* experts=other.json")
+    assert "| PAC | 50.0 [" in text
+    assert "Success" not in text
+    assert f"| {walk} | 20.0 | 9 | the best |" in made(tmp_path, "experts a.json experts=other.json")
+    experts.save({walk: known[walk]}, tmp_path / "some.json")
+    for wrong in ("some.json", "none.json"):
+        with pytest.raises(ValueError, match=f"line 3: .*a.json: expected .*{wrong}"):
+            made(tmp_path, f"pooled a.json experts={wrong}")
+    with pytest.raises(ValueError, match="expected one experts=FILE, found 2"):
+        made(tmp_path, "pooled a.json experts=other.json experts=some.json")
+    with pytest.raises(ValueError, match=r"expected trials of 'contrl/\*', found none"):
+        made(tmp_path, "pooled a.json tasks=contrl/*")
+
+
 def test_a_drawing_stands_alone(tmp_path: Path) -> None:
     write_study(tmp_path / "a.json", {"PAC <&>": 8, "BC+Q": 5})
     assert '<img src="plots/a.svg" alt="Bars with 95% intervals' in made(tmp_path, "bars a.json")

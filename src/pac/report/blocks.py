@@ -10,6 +10,7 @@ import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,10 @@ def _parameters(model: str) -> int:
         return count_parameters(PAC(model_config(**given)))
 
 
-def read_trials(paths: Sequence[Path], tasks: Sequence[str] = ()) -> Trials:
-    """Of these tasks alone, if any are named."""
+def read_trials(paths: Sequence[Path], tasks: Sequence[str] = (), measure: Path | None = None) -> Trials:
+    """Of these tasks alone, if any are named (or a pattern such as control/*); in parts of what the files call 100%, or
+    of the experts in `measure`.
+    """
     documents, members, experts = (
         list[dict[str, Any]](),
         dict[str, dict[int | None, list[Record]]](),
@@ -143,17 +146,19 @@ def read_trials(paths: Sequence[Path], tasks: Sequence[str] = ()) -> Trials:
         document = read_json(path)
         try:
             records = [Record.from_json(trial) for trial in document["trials"]]
-            document = _of_tasks(document, tasks) if tasks else document
+            played = list(dict.fromkeys(entry.task for entry in records))
+            wanted = [task for task in played if not tasks or any(fnmatchcase(task, name) for name in tasks)]
+            document = _of_tasks(document, wanted) if tasks else document
+            document = document if measure is None else _measured_by(document, measure)
             found = _rules(document)
             known = {task: float(about["mean"]) for task, about in document.get("experts", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: expected the JSON of `pac study`, `pac evaluate` or benchmarks/peers.py, found {error!r}."
             ) from error
-        played = {entry.task for entry in records}
-        if lost := sorted(set(tasks) - played):
+        if lost := [name for name in tasks if not any(fnmatchcase(task, name) for task in played)]:
             raise ValueError(f"{path}: expected trials of {lost[0]!r}, found none.{suggest(lost[0], played)}")
-        records = [entry for entry in records if not tasks or entry.task in tasks]
+        records = [entry for entry in records if entry.task in wanted]
         if not records:
             raise ValueError(f"{path}: expected trials, found none.")
         if len({entry.key for entry in records}) < len(records):
@@ -180,6 +185,14 @@ def _of_tasks(document: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, An
     kept = {name: [t for t in rules["tasks"] if t in tasks] for name, rules in document.get("domains", {}).items()}
     domains = {name: document["domains"][name] | {"tasks": some} for name, some in kept.items() if some}
     return {**document, "domains": domains, "notes": []}
+
+
+def _measured_by(document: Mapping[str, Any], measure: Path) -> dict[str, Any]:
+    """The document with other experts of the same tasks."""
+    others, asked = load_experts(measure), document.get("experts", {})
+    if missing := sorted(set(asked) - set(others)):
+        raise ValueError(f"an expert of {missing[0]} that is not in {measure}")
+    return {**document, "experts": {task: dataclasses.asdict(others[task]) for task in asked}}
 
 
 def _rules(document: Mapping[str, Any]) -> dict[str, Any]:

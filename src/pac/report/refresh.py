@@ -23,7 +23,7 @@ from pac.report.blocks_demo import Demo, read_demo
 from pac.report.blocks_rounds import Improvement, read_improvement
 
 END = "<!-- end -->"
-TASKS = "tasks="
+TASKS, EXPERTS = "tasks=", "experts="
 _OPENS = re.compile(r"<!--\s*pac\b")
 _BEGIN = re.compile(r"<!-- pac: (.+) -->")
 
@@ -76,7 +76,7 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._trials: dict[tuple[tuple[Path, ...], tuple[str, ...]], Trials] = {}
+        self._trials: dict[tuple[tuple[Path, ...], tuple[str, ...], Path | None], Trials] = {}
         self._demos: dict[tuple[Path, ...], Demo] = {}
         self._improvements: dict[Path, Improvement] = {}
 
@@ -93,9 +93,12 @@ class Shelf:
         return tuple(found)
 
     def trials(self, words: Sequence[str]) -> Trials:
-        """`tasks=NAME,NAME` among the files leaves out all others."""
+        """`tasks=NAME,NAME` among the files leaves out all others; `experts=FILE` is another table of what 100% is."""
         named = [word.removeprefix(TASKS).split(",") for word in words if word.startswith(TASKS)]
-        asked = self.paths(_files(words)), tuple(task for some in named for task in some)
+        others = [self.folder / word.removeprefix(EXPERTS) for word in words if word.startswith(EXPERTS)]
+        if len(others) > 1:
+            raise ValueError(f"expected one {EXPERTS}FILE, found {len(others)}.")
+        asked = self.paths(_files(words)), tuple(task for some in named for task in some), others[0] if others else None
         if asked not in self._trials:
             self._trials[asked] = read_trials(*asked)
         return self._trials[asked]
@@ -119,7 +122,7 @@ class Shelf:
 
 
 def _files(words: Sequence[str]) -> list[str]:
-    return [word for word in words if not word.startswith(TASKS)]
+    return [word for word in words if not word.startswith((TASKS, EXPERTS))]
 
 
 def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
