@@ -1,25 +1,21 @@
-"""100% of a task, as the study's own data has it, or a behaviour that plays the same trials."""
+"""100% of a task, as the study's own data has it."""
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from pac import envs
 from pac.data.episodes import DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.evaluate import experts as shipped
-from pac.rollout import jobs_of, rollout
 from pac.study import experts
 from pac.study.plan import Study, parse_study
 from pac.types import Episode
 
-TASK, OTHER, BALANCE = "control/pendulum.swingup", "control/cartpole.swingup", "control/cartpole.balance"
-SILENT = Console(file=io.StringIO())
+TASK, OTHER = "control/pendulum.swingup", "control/cartpole.swingup"
 
 
 def write(path: Path, returns: list[float], *, steps: int = 1000, task: str = TASK) -> Path:
@@ -96,36 +92,15 @@ def test_data_of_another_task_is_not_taken_for_it(tmp_path: Path) -> None:
         experts.from_data(study(tmp_path, other))
 
 
-def test_a_behaviour_plays_the_same_trials_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = study(tmp_path, tmp_path, experts="random", trials=2, rules={"tasks": [BALANCE], "seed": 7})
-    path = experts.experts_path(asked, tmp_path)
-    experts.write_experts(asked, tmp_path, 0, SILENT)
-    found = shipped.load(path)[BALANCE]
-    played = [trial.episode.reward.sum() for trial in rollout("random", jobs_of([BALANCE], 2, seed=7), workers=0)]
-    assert (found.mean, found.n) == (pytest.approx(np.mean(played), abs=0.01), 2)
-    assert found.source == "random in the same trials"
-    monkeypatch.setattr(experts, "rollout", lambda *_, **__: pytest.fail("they were played already"))
-    experts.write_experts(asked, tmp_path, 0, SILENT)
-    more = dataclasses.replace(asked, config=dataclasses.replace(asked.config, trials=3))
-    monkeypatch.setattr(experts, "rollout", lambda actor, jobs, workers: rollout(actor, jobs[:1], workers=workers))
-    experts.write_experts(more, tmp_path, 0, SILENT)
-    assert shipped.load(path)[BALANCE].n == 1  # as many as were played
-
-
-def test_a_behaviour_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r'study.experts: expected "table", "data" or a behaviour. .*found .dta'):
-        study(tmp_path, tmp_path, experts="dta")
-
-
 def test_they_are_measured_once_and_outlive_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write(tmp_path / "data", [40.0])
     asked = study(tmp_path, data)
-    experts.write_experts(asked, tmp_path, 0, SILENT)
+    experts.write_experts(asked, tmp_path)
     path = experts.experts_path(asked, tmp_path)
     assert shipped.load(path)[TASK].mean == pytest.approx(40.0)
     (tmp_path / "data").rename(tmp_path / "gone")
     monkeypatch.setattr(experts, "trained", lambda study, folder: True)
-    experts.write_experts(asked, tmp_path, 0, SILENT)
+    experts.write_experts(asked, tmp_path)
     assert shipped.load(path)[TASK].mean == pytest.approx(40.0)
     table = dataclasses.replace(asked, config=dataclasses.replace(asked.config, experts="table"))
     assert experts.experts_path(table, tmp_path) == shipped.TABLE

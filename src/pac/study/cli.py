@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     console.print(f"{study.name}: {len(study.rows)} rows, {len(study.runs)} runs -> {args.out}")
     check_same(study, args.out)
     make_data(study, args.out, args.processes, console)
-    write_experts(study, args.out, args.processes, console)
+    write_experts(study, args.out)
     failed = perform_all(study, args.out, args.processes, console)
     if not any(trials_path(args.out, run).exists() for run in study.runs):
         return 1

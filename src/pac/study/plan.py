@@ -13,9 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pac import behaviours
 from pac.config import check_types
 from pac.evaluate.plan import SHOWS, expand_tasks
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
@@ -34,7 +33,7 @@ class StudyConfig:
     each: tuple[str, ...] = ("",)  # one model for each; by default one for everything
     trials: int = 100  # of each task, after training
     shows: tuple[str, ...] = ()  # what tells a policy its task, each in turn; none: what its mixture shows
-    experts: str = "table"  # what 100% is: the table's, the best in the "data", or a behaviour's in the same trials
+    experts: Literal["table", "data"] = "table"  # what 100% is: a good behaviour's, or the best in the data
     about: str = ""  # a sentence for the page: what is asked, and what was tuned on what
 
     def __post_init__(self) -> None:
@@ -47,11 +46,6 @@ class StudyConfig:
             raise ValueError(f"study.trials: expected 1 or more, found {self.trials}.")
         if not set(self.shows) <= set(SHOWS) or len(set(self.shows)) < len(self.shows):
             raise ValueError(f"study.shows: expected some of {', '.join(SHOWS)}, each once, found {list(self.shows)}.")
-        if self.experts not in ("table", "data"):
-            try:
-                behaviours.make(self.experts)
-            except ValueError as error:
-                raise ValueError(f'study.experts: expected "table", "data" or a behaviour. {error}') from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def perform_all(study: Study, folder: Path, processes: int, console: Console) ->
     failed, done = list[str](), len(study.runs) - len(todo)
     for name in ("runs", "trials", "logs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    with progress_bar(console) as progress, _pool(processes, len(todo)) as pool:
+    with _progress(console) as progress, _pool(processes, len(todo)) as pool:
         bar = progress.add_task("runs", total=len(study.runs), completed=done)
         jobs = {pool.submit(perform, run, folder, study.config.trials): run for run in todo}
         try:
@@ -131,7 +131,7 @@ def _pool(processes: int, jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(max(1, min(processes, jobs)), mp.get_context("spawn"), max_tasks_per_child=1)
 
 
-def progress_bar(console: Console) -> Progress:
+def _progress(console: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
 
