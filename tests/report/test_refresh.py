@@ -355,6 +355,7 @@ def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
     assert "| PAC | 25.0 [" in made(tmp_path, "pooled a.json tasks=control/*")
     text = made(tmp_path, "pooled a.json tasks=control/* experts=other.json")
     assert "| PAC | 50.0 [" in text
+    assert "\n\n- 100%: `other.json`.\n" in text
     assert "Success" not in text
     assert f"| {walk} | 20.0 | 9 | the best |" in made(tmp_path, "experts a.json experts=other.json")
     experts.save({walk: known[walk]}, tmp_path / "some.json")

@@ -126,7 +126,11 @@ def _files(words: Sequence[str]) -> list[str]:
 
 
 def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
-    return lambda shelf, words: Block(text=make(shelf.trials(words)))
+    def block(shelf: Shelf, words: Sequence[str]) -> Block:
+        other = "".join(f"\n- 100%: `{w.removeprefix(EXPERTS)}`.\n" for w in words if w.startswith(EXPERTS))
+        return Block(text=make(shelf.trials(words)).rstrip("\n") + "\n" + other)
+
+    return block
 
 
 def _demo(shelf: Shelf, words: Sequence[str]) -> Block:
