@@ -357,6 +357,7 @@ def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
     assert "| PAC | 50.0 [" in text
     assert "\n\n- 100%: `other.json`.\n" in text
     assert "Success" not in text
+    assert 'src="plots/a-other.svg"' in made(tmp_path, "bars a.json experts=other.json")
     assert f"| {walk} | 20.0 | 9 | the best |" in made(tmp_path, "experts a.json experts=other.json")
     experts.save({walk: known[walk]}, tmp_path / "some.json")
     for wrong in ("some.json", "none.json"):

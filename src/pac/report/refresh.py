@@ -182,7 +182,8 @@ def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
 def _name(words: Sequence[str]) -> str:
     """Of a drawing: from the paths as they were given, and how many tasks where they are named."""
     some = [f"{word.count(',') + 1}-tasks" for word in words if word.startswith(TASKS)]
-    bare = [re.sub(r"\.json$", "", word) for word in _files(words)] + some
+    paths = [*_files(words), *(word.removeprefix(EXPERTS) for word in words if word.startswith(EXPERTS))]
+    bare = [re.sub(r"\.json$", "", word) for word in paths] + some
     return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
 
 
