@@ -361,7 +361,7 @@ def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
     assert f"| {walk} | 20.0 | 9 | the best |" in made(tmp_path, "experts a.json experts=other.json")
     experts.save({walk: known[walk]}, tmp_path / "some.json")
     for wrong in ("some.json", "none.json"):
-        with pytest.raises(ValueError, match=f"line 3: .*a.json: expected .*{wrong}"):
+        with pytest.raises(ValueError, match=f"line 3: .*{wrong}: expected .*experts"):
             made(tmp_path, f"pooled a.json experts={wrong}")
     with pytest.raises(ValueError, match="expected one experts=FILE, found 2"):
         made(tmp_path, "pooled a.json experts=other.json experts=some.json")

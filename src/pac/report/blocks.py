@@ -149,7 +149,6 @@ def read_trials(paths: Sequence[Path], tasks: Sequence[str] = (), measure: Path 
             played = list(dict.fromkeys(entry.task for entry in records))
             wanted = [task for task in played if not tasks or any(fnmatchcase(task, name) for name in tasks)]
             document = _of_tasks(document, wanted) if tasks else document
-            document = document if measure is None else _measured_by(document, measure)
             found = _rules(document)
             known = {task: float(about["mean"]) for task, about in document.get("experts", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
@@ -158,6 +157,12 @@ def read_trials(paths: Sequence[Path], tasks: Sequence[str] = (), measure: Path 
             ) from error
         if lost := [name for name in tasks if not any(fnmatchcase(task, name) for task in played)]:
             raise ValueError(f"{path}: expected trials of {lost[0]!r}, found none.{suggest(lost[0], played)}")
+        if measure is not None:
+            others = load_experts(measure)
+            if missing := sorted(known.keys() - others):
+                raise ValueError(f"{measure}: expected the experts of {path}, found none of {missing[0]}.")
+            known = {task: others[task].mean for task in known}
+            document["experts"] = {task: dataclasses.asdict(others[task]) for task in known}
         records = [entry for entry in records if entry.task in wanted]
         if not records:
             raise ValueError(f"{path}: expected trials, found none.")
@@ -185,14 +190,6 @@ def _of_tasks(document: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, An
     kept = {name: [t for t in rules["tasks"] if t in tasks] for name, rules in document.get("domains", {}).items()}
     domains = {name: document["domains"][name] | {"tasks": some} for name, some in kept.items() if some}
     return {**document, "domains": domains, "notes": []}
-
-
-def _measured_by(document: Mapping[str, Any], measure: Path) -> dict[str, Any]:
-    """The document with other experts of the same tasks."""
-    others, asked = load_experts(measure), document.get("experts", {})
-    if missing := sorted(set(asked) - set(others)):
-        raise ValueError(f"an expert of {missing[0]} that is not in {measure}")
-    return {**document, "experts": {task: dataclasses.asdict(others[task]) for task in asked}}
 
 
 def _rules(document: Mapping[str, Any]) -> dict[str, Any]:

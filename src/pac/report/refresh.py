@@ -94,11 +94,11 @@ class Shelf:
 
     def trials(self, words: Sequence[str]) -> Trials:
         """`tasks=NAME,NAME` among the files leaves out all others; `experts=FILE` is another table of what 100% is."""
-        named = [word.removeprefix(TASKS).split(",") for word in words if word.startswith(TASKS)]
-        others = [self.folder / word.removeprefix(EXPERTS) for word in words if word.startswith(EXPERTS)]
+        tasks = tuple(task for some in _given(words, TASKS) for task in some.split(","))
+        others = _given(words, EXPERTS)
         if len(others) > 1:
             raise ValueError(f"expected one {EXPERTS}FILE, found {len(others)}.")
-        asked = self.paths(_files(words)), tuple(task for some in named for task in some), others[0] if others else None
+        asked = self.paths(_files(words)), tasks, self.folder / others[0] if others else None
         if asked not in self._trials:
             self._trials[asked] = read_trials(*asked)
         return self._trials[asked]
@@ -125,9 +125,13 @@ def _files(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith((TASKS, EXPERTS))]
 
 
+def _given(words: Sequence[str], option: str) -> list[str]:
+    return [word.removeprefix(option) for word in words if word.startswith(option)]
+
+
 def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
     def block(shelf: Shelf, words: Sequence[str]) -> Block:
-        other = "".join(f"\n- 100%: `{w.removeprefix(EXPERTS)}`.\n" for w in words if w.startswith(EXPERTS))
+        other = "".join(f"\n- 100%: `{name}`.\n" for name in _given(words, EXPERTS))
         return Block(text=make(shelf.trials(words)).rstrip("\n") + "\n" + other)
 
     return block
@@ -181,9 +185,8 @@ def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
 
 def _name(words: Sequence[str]) -> str:
     """Of a drawing: from the paths as they were given, and how many tasks where they are named."""
-    some = [f"{word.count(',') + 1}-tasks" for word in words if word.startswith(TASKS)]
-    paths = [*_files(words), *(word.removeprefix(EXPERTS) for word in words if word.startswith(EXPERTS))]
-    bare = [re.sub(r"\.json$", "", word) for word in paths] + some
+    some = [f"{names.count(',') + 1}-tasks" for names in _given(words, TASKS)]
+    bare = [re.sub(r"\.json$", "", word) for word in _files(words) + _given(words, EXPERTS)] + some
     return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
 
 
