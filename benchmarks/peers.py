@@ -17,7 +17,9 @@ Beside `pac study study/together`, on its poor data; the grid sees two tasks tha
     python benchmarks/peers.py $poor-{button-press-topdown,coffee-button,handle-press-side} \\
         $poor-{plate-slide-back,reach-wall,window-close} $rules --chosen results/peers/grid.json --steps 10000 \\
         --out results/peers/poor.json                                             # 70, with other work beside it
-and on a page, `<!-- pac: table study/together.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
+and the same two of CQL, `--methods cql --device cuda` and files of its own, 7 minutes of one H200 with 16 cores (8 and
+18 processes at once, under MPS: 200 s a run of 10,000).
+On a page, `<!-- pac: table study/together.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
 
 **Equal terms.** States are standardised and actions brought to [-1, 1] with the statistics and bounds that PAC reads; a
 time limit ends no world; rewards are PAC's (`--reward success`: 1 at success), then scaled as each peer's authors do.
