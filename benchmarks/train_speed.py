@@ -744,6 +744,15 @@ def print_plan(bench: Bench, only: Sequence[str], looked_at: Sequence[str], chos
     bench.say(f"in all {sum(parts.values()):.0f} of {bench.budget:.0f}; what no longer fits is left out")
 
 
+def drop(found: dict[str, Any], only: Sequence[str], looked_at: Sequence[str]) -> None:
+    """What is measured again goes, and what was said about it."""
+    for section in only:
+        found[section] = [row for row in found.get(section, []) if row.get("case", "") not in ("", *looked_at)]
+    if "scaling" in only:
+        found.pop("straight", None)
+    found["left out"] = [row for row in found.get("left out", []) if row["section"] not in only]
+
+
 def bench_all(bench: Bench, only: Sequence[str], looked_at: Sequence[str], size: str | None) -> None:
     chosen = cases(size, bench.quick)
     print_plan(bench, only, looked_at, chosen)
@@ -752,10 +761,7 @@ def bench_all(bench: Bench, only: Sequence[str], looked_at: Sequence[str], size:
     about = {"sections": list(only), "device": name, "torch": torch.__version__, "matrix TFLOP/s": bench.peak / 1e12}
     about["gpu"] = gpu_state()
     bench.found.setdefault("runs", []).append(about)
-    for section in only:  # what is measured again goes
-        bench.found[section] = [
-            row for row in bench.found.get(section, []) if row.get("case", "") not in ("", *looked_at)
-        ]
+    drop(bench.found, only, looked_at)
     bench.say(f"{name}, torch {torch.__version__}, matrix product {bench.peak / 1e12:.4g} TFLOP/s")
     with bench.guarded("writing data"):
         write_data(bench, sorted({name for listed in chosen.values() for case in listed for name in case.datasets}))

@@ -92,5 +92,7 @@ def random_batch(config: ModelConfig, batch: int = 3, time: int = 2, seed: int =
         "imitation_weight": torch.full((batch,), 0.5),
         "critic_weight": torch.full((batch,), 2.0),
         "own_discount": torch.ones(batch),
+        "later": torch.zeros(batch),
+        "later_known": torch.zeros(batch),
     }
     return Batch(**(fields | given))

@@ -56,6 +56,8 @@ def learned_reward(alpha: float, critic: str) -> float:
             imitation_weight=torch.full((128,), alpha),
             critic_weight=torch.full((128,), 2.0),
             own_discount=torch.ones(128),
+            later=torch.zeros(128),
+            later_known=torch.zeros(128),
         )
         per_example, _ = loss(model, target, batch, objective, generator)
         optimizer.zero_grad()

@@ -141,6 +141,33 @@ def test_a_window_of_two_steps_by_hand() -> None:
     torch.testing.assert_close(metrics["critic/advantage"], (wanted - values[:, :2]).mean())
 
 
+@pytest.mark.parametrize("critic", ["q", "v"])
+def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
+    """Row 0 is whole; row 1 has one real step, and its later return belongs after that; of row 2 the log knows nothing,
+    so that it is as without; half of the log's word is half way.
+    """
+    model, target, batch = pair()
+    mask, later = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([40.0, 20.0, 60.0])
+    batch = dataclasses.replace(batch, mask=mask, later=later, later_known=torch.tensor([1.0, 1.0, 0.0]))
+    config = dataclasses.replace(V if critic == "v" else Q, num_steps=None, reward_scale=0.01, discount=0.9)
+
+    def wanted(row: int, share: float) -> torch.Tensor:
+        one = batch[row : row + 1]
+        given = objectives.Given(uniform=torch.full((1, 3, batch.action.shape[-1], config.num_samples), 0.4))
+        some = dataclasses.replace(config, logged_returns=share)
+        found = objectives.loss(model, target, one, some, None, given)[1]["critic/target_value"]
+        return found
+
+    reward = 0.01 * batch.reward
+    second = reward[0, 1] + 0.9 * 0.4
+    torch.testing.assert_close(wanted(0, 1.0), (reward[0, 0] + 0.9 * second + second) / 2)
+    torch.testing.assert_close(wanted(1, 1.0), reward[1, 0] + 0.9 * 0.2)
+    torch.testing.assert_close(wanted(2, 1.0), wanted(2, 0.0))
+    for row in (0, 1):
+        torch.testing.assert_close(wanted(row, 0.5), (wanted(row, 0.0) + wanted(row, 1.0)) / 2)
+        assert abs(wanted(row, 0.0) - wanted(row, 1.0)) > 1e-3
+
+
 def test_td_target_and_critic_loss() -> None:
     bins = Bins(0.0, 1.0, 11)
     probs, reward, discount = (

@@ -78,6 +78,21 @@ def test_a_case_that_no_longer_fits_is_named(bench: Bench) -> None:
     assert [row["what"] for row in bench.found["left out"]] == ["second"]
 
 
+def test_what_is_measured_again_goes() -> None:
+    found = {
+        "data": [{"case": "small", "ms": 1}, {"case": "large", "ms": 2}],
+        "scaling": [{"size": "micro"}],
+        "straight": [{"size": "micro"}],
+        "left out": [{"section": "data", "what": "small"}, {"section": "small", "what": "compiled"}],
+    }
+    train_speed.drop(found, ["data", "scaling"], ["small"])
+    assert found == {
+        "data": [{"case": "large", "ms": 2}],
+        "scaling": [],
+        "left out": [{"section": "small", "what": "compiled"}],
+    }
+
+
 def test_useful_work_follows_what_a_batch_holds(bench: Bench, case: Case) -> None:
     run = train_speed.make_run(bench, case)
     assert train_speed.real_tokens(run) == pytest.approx(4 * 5 * (4 * (6 + 24) + _words(run)) / 2)

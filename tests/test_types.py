@@ -29,7 +29,7 @@ def test_indexing_keeps_the_structure() -> None:
     assert torch.equal(part.images, observation.images[1:, :-1])
     leaves = pytree.tree_leaves(random_batch(small_config()))
     assert all(isinstance(leaf, torch.Tensor) for leaf in leaves)
-    assert len(leaves) == 12 + 8
+    assert len(leaves) == 12 + 10
 
 
 @given(seed=st.integers(0, 10_000))

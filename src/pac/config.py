@@ -152,6 +152,9 @@ class ObjectiveConfig:
     # Rewards in a target before the critic's word; None: all that the window holds. The paper reads trajectories of
     # five steps and does not say what for; with 1, what the critic overrates adds up step by step (docs/log.md).
     num_steps: int | None = None
+    # What comes after a window: 0 the critic's word; 1 what the log earned there, as far as it is known, which shows a
+    # fault long before the critic does (docs/log.md). The paper has 0.
+    logged_returns: float = 0.0
     num_samples: int = 10  # N: actions drawn from the reference policy
     # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
     # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
@@ -165,6 +168,10 @@ class ObjectiveConfig:
         check_types(self)
         if not 0 <= self.discount < 1:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
+        if not 0 <= self.logged_returns <= 1:
+            raise ValueError(
+                f"ObjectiveConfig.logged_returns: expected a number in [0, 1], found {self.logged_returns}."
+            )
         for name in ("num_samples", "num_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -48,7 +48,10 @@ def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers:
 
 def make_sampler(config: RunConfig, world: World) -> Sampler:
     """On the GPU if the data fits there well, else in memory maps."""
-    sampler = Sampler(config.mixture, seed=config.seed, rank=world.rank, world_size=world.size)
+    objective = config.objective
+    settings: dict[str, Any] = {"seed": config.seed, "rank": world.rank, "world_size": world.size}
+    settings["returns_discount"] = objective.discount if objective.logged_returns else None
+    sampler = Sampler(config.mixture, **settings)
     wanted = config.machine.data
     if world.device.type == "cpu":
         if wanted == "resident":
@@ -58,7 +61,7 @@ def make_sampler(config: RunConfig, world: World) -> Sampler:
     total = torch.cuda.get_device_properties(world.device).total_memory
     if wanted == "stream" or (wanted == "auto" and size > RESIDENT_SHARE * total):
         return sampler
-    return Sampler(config.mixture, seed=config.seed, rank=world.rank, world_size=world.size, device=world.device)
+    return Sampler(config.mixture, **settings, device=world.device)
 
 
 def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:

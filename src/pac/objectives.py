@@ -244,6 +244,7 @@ def _q_terms(
         samples = sample_actions(reference, config.num_samples, generator, uniform)
         sample_logits = target.q_logits(seen, action_bins.decode(samples, reference), every_mask)
         next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :]
+        next_probs = _foreseen(next_probs, batch, config, value_bins)
         wanted, clipped = _targets(next_probs, batch, config, value_bins)
     q_logits = model.q_logits(encoded, action_bins.decode(action, logits)[:, None], action_mask)[:, 0]
     report: Metrics = {
@@ -290,6 +291,7 @@ def _v_terms(
     with torch.no_grad():
         last = model.v_logits(model.encode(batch.observation[:, -1]))[:, None]
         next_probs = torch.cat([_window(v_logits, time)[:, 1:], last], 1).softmax(-1)
+        next_probs = _foreseen(next_probs, batch, config, bins)
         value = bins.mean(v_logits)
         wanted, clipped = _targets(next_probs, batch, config, bins)
         reward, discount = _returns(batch, config)
@@ -357,6 +359,8 @@ def check_batch(batch: Batch) -> None:
         "imitation_weight": (every, 0.0, 1.0, "It is alpha: 1 for cloning, 0 for RL."),
         "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
         "own_discount": (every, 0.0, 1.0, "It is gamma of the dataset; 1 for that of ObjectiveConfig."),
+        "later": (every, -math.inf, math.inf, "Remove or repair the episode."),
+        "later_known": (every, 0.0, 1.0, "It is the share of what came after that the log holds."),
     }
     for name, (mask, low, high, fix) in limits.items():
         values = getattr(batch, name)
@@ -379,10 +383,28 @@ def _returns(batch: Batch, config: ObjectiveConfig) -> tuple[Float[Tensor, "batc
     """
     padding, own = ~batch.mask, batch.own_discount[:, None]
     gamma = own.masked_fill(own == 1, config.discount)
-    scale: float | Tensor = config.applied_reward_scale
-    if config.reward_scale is None:
-        scale = (1 - own).masked_fill(own == 1, scale)
-    return batch.reward.masked_fill(padding, 0) * scale, batch.discount.masked_fill(padding, 0) * gamma
+    reward = batch.reward.masked_fill(padding, 0) * _reward_scale(batch, config)[:, None]
+    return reward, batch.discount.masked_fill(padding, 0) * gamma
+
+
+def _reward_scale(batch: Batch, config: ObjectiveConfig) -> Float[Tensor, " batch"]:
+    own = batch.own_discount
+    if config.reward_scale is not None:
+        return torch.full_like(own, config.reward_scale)
+    return (1 - own).masked_fill(own == 1, config.applied_reward_scale)
+
+
+def _foreseen(
+    next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
+) -> Float[Tensor, "batch time bins"]:
+    """The critic's word of what comes after each step; after the last of a window in part what the log earned there."""
+    if not config.logged_returns:
+        return next_probs
+    follows = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
+    share = (config.logged_returns * batch.later_known[:, None] * (batch.mask & ~follows))[..., None]
+    later = batch.later * _reward_scale(batch, config)
+    earned = bins.project(next_probs[:, 0], later, torch.zeros_like(later), config.projection)
+    return (1 - share) * next_probs + share * earned[:, None]
 
 
 def _targets(

@@ -213,6 +213,8 @@ class Batch(TensorStruct):
     imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
     own_discount: Float[Tensor, " batch"]  # gamma of that dataset; 1: it has none of its own, the objective's holds
+    later: Float[Tensor, " batch"]  # what the log earned after the window, discounted
+    later_known: Float[Tensor, " batch"]  # how much of it the log holds: 1 to a termination, 0 where it was cut off
 
     def __post_init__(self) -> None:
         batch, time = self.action.shape[:2]
@@ -224,7 +226,7 @@ class Batch(TensorStruct):
         expect_shape("Batch.action_mask", self.action_mask, tuple(self.action.shape))
         for name in ("reward", "discount", "mask"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch, time))
-        for name in ("imitation_weight", "critic_weight", "own_discount"):
+        for name in ("imitation_weight", "critic_weight", "own_discount", "later", "later_known"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch,))
 
 

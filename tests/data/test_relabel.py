@@ -1,12 +1,21 @@
 """Rewards, goals and filters: one set of episodes, several tasks."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pac.data.episodes import IMAGES, STATE, Dataset, verify
-from pac.data.relabel import add_reward, episode_returns, hindsight, relabel_reward, select_episodes, success_frames
+from pac.data.relabel import (
+    add_reward,
+    episode_returns,
+    hindsight,
+    relabel_reward,
+    returns_to_go,
+    select_episodes,
+    success_frames,
+)
 from pac.data.writer import DatasetWriter
 from pac.types import Episode
 
@@ -59,6 +68,18 @@ def test_hindsight_ends_where_the_goal_was_seen(make_episode: Any, last_known: b
     for step in (0, end + 1):
         with pytest.raises(ValueError, match="expected a step in"):
             hindsight(episode, step)
+
+
+def test_returns_to_go_by_hand(make_episode: Any, make_dataset: Any) -> None:
+    """What a time limit cuts off is unknown: nothing at the limit, most of it far from there."""
+    reward = np.array([1, 2, 4], np.float32)
+    whole = dataclasses.replace(make_episode(0, 3, terminated=True), reward=reward)
+    cut = dataclasses.replace(make_episode(1, 2, truncated=True), reward=reward[:2])
+    short = dataclasses.replace(make_episode(2, 1, terminated=True), reward=reward[:1])
+    found = returns_to_go(Dataset(make_dataset("d", [cut, whole, short])), None, 0.5)
+    np.testing.assert_array_equal(found[:3], [[2, 0.75], [2, 0.5], [0, 0]])
+    np.testing.assert_array_equal(found[3:7], [[3, 1], [4, 1], [4, 1], [0, 1]])
+    np.testing.assert_array_equal(found[7:], [[1, 1], [0, 1]])
 
 
 def test_filters(make_episode: Any, make_dataset: Any) -> None:

@@ -218,6 +218,34 @@ def test_the_bounds_of_values_follow_the_discount_of_their_dataset(make_episode:
     assert sampler.value_bounds(0.5) == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
 
 
+def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_dataset: Any) -> None:
+    """Whatever part of an episode a window covers, in every way that batches are made; nothing unless asked for."""
+    kinds = [(length, ends) for length in (1, 2, 4, 11) for ends in ENDS]
+    path = make_dataset("d", [make_episode(i, length, **ends) for i, (length, ends) in enumerate(kinds)])
+    table = discounted(mixture(path, batch_size=256, window=4, reward_scale=3.0), d=0.5)
+    sampler = Sampler(table, seed=0, returns_discount=0.9)  # the dataset has its own
+    seen = set()
+    for step in range(8):
+        batch = sampler.batch(step)
+        for i in range(256):
+            number, first = (int(x) for x in batch.observation.proprio[i, 0, :2])
+            (length, ends), end = kinds[number], first + int(batch.mask[i].sum())
+            if not batch.mask[i].any() or (end == length - 1 and not (ends["last_known"] or ends["terminated"])):
+                continue  # the last observation is unknown, and so is all that follows
+            earned = sum(0.5 ** (now - end) * 3 * (now + 1000 * number) for now in range(end, length))
+            assert batch.later[i] == pytest.approx(earned, rel=1e-5)
+            assert batch.later_known[i] == (1 if ends["terminated"] else 1 - 0.5 ** (length - end))
+            seen.add((number, end))
+    assert len(seen) > 50
+    copied = pickle.loads(pickle.dumps(sampler))
+    assert_equal(copied.batch(3), sampler.batch(3))
+    sampler.columns = join_columns(sampler.sources)  # as on a GPU
+    assert_equal(sampler.batch(3), copied.batch(3))
+    without = Sampler(table, seed=0).batch(0)
+    assert not without.later.any()
+    assert not without.later_known.any()
+
+
 def test_a_sampler_reaches_a_process_that_shares_no_memory(three_datasets: Mixture) -> None:
     sampler = Sampler(three_datasets, seed=5, rank=1, world_size=2)
     copied = pickle.loads(pickle.dumps(sampler))  # what "spawn" does

@@ -43,7 +43,7 @@ class Column:
 def join_columns(sources: Sequence[Source]) -> dict[str, Column]:
     """The numbers of all datasets; what each had for itself is now a part of these."""
     made = {}
-    for name in ("state", "action", "reward", "terminated"):
+    for name in ("state", "action", "reward", "terminated", "later"):
         arrays = [getattr(source, name) for source in sources]
         if any(array is not None for array in arrays):
             made[name] = Column(arrays)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 
 from pac.config import suggest
 from pac.data.episodes import GOALS, IMAGES, REWARD, Dataset, store_error
@@ -102,6 +102,22 @@ def episode_returns(dataset: Dataset, reward: str | None = None) -> np.ndarray:
         return np.array(dataset.index["return"])
     column = reward_column(dataset, reward)
     return np.add.reduceat(column, np.array(dataset.index["row"]), dtype=np.float64)  # the last row of each holds 0
+
+
+def returns_to_go(dataset: Dataset, reward: str | None, discount: float) -> Float32[np.ndarray, "row 2"]:
+    """For every row what the log earned from its observation on, discounted, and how much of all there was to earn that
+    is: 1 where the episode went on to terminate, less towards a time limit, and 0 at it, where all is still to come.
+    """
+    earned, index = reward_column(dataset, reward), np.asarray(dataset.index)
+    index = index[np.argsort(index["length"])[::-1]]
+    found, last = np.zeros((len(earned), 2), np.float32), index["row"] + index["length"]
+    found[last, 1] = ~index["terminated"]  # the share that is not known, for now
+    for back in range(1, int(index["length"].max()) + 1):
+        rows = last[: np.searchsorted(-index["length"], -back, side="right")] - back  # of episodes of that length
+        found[rows] = discount * found[rows + 1]
+        found[rows, 0] += earned[rows]
+    found[:, 1] = 1 - found[:, 1]
+    return found
 
 
 def reward_column(dataset: Dataset, reward: str | None) -> np.ndarray:

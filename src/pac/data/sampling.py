@@ -46,7 +46,9 @@ class Draws:
 
 
 class Sampler:
-    """Draws the batches of a mixture. With a device other than the CPU the data is copied there, and gathered there."""
+    """Draws the batches of a mixture. With a device other than the CPU the data is copied there, and gathered there.
+    With `returns_discount`, of datasets without their own, batches have what the log earned after each window.
+    """
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Sampler:
         world_size: int = 1,
         tokenizer: Tokenizer | None = None,
         device: torch.device | str = "cpu",
+        returns_discount: float | None = None,
     ) -> None:
         if not 0 <= rank < world_size or mixture.batch_size % world_size:
             raise ValueError(
@@ -67,10 +70,12 @@ class Sampler:
             raise ValueError(f"Sampler: expected a seed of 0 or more, found {seed}.")
         self.mixture, self.seed, self.rank, self.world_size = mixture, seed, rank, world_size
         self.tokenizer = tokenizer or Tokenizer()
-        self.device = torch.device(device)
+        self.device, self.returns_discount = torch.device(device), returns_discount
         drawn = {name: float(p) for name, p in mixture.probabilities.items() if p}
         used = [config for config in mixture.datasets if config.name in drawn]
-        self.sources = [Source(config, mixture.window, self.tokenizer, self.device) for config in used]
+        self.sources = [
+            Source(config, mixture.window, self.tokenizer, self.device, returns_discount) for config in used
+        ]
         self._cumulative = np.cumsum([drawn[source.config.name] for source in self.sources])
         self._cumulative[-1] = 1.0
         self._num_windows = np.array([source.num_windows for source in self.sources])
@@ -99,8 +104,8 @@ class Sampler:
         self.constants |= slots
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
-        settings = {name: getattr(self, name) for name in ("seed", "rank", "world_size", "tokenizer", "device")}
-        return partial(Sampler, **settings), (self.mixture,)
+        names = ("seed", "rank", "world_size", "tokenizer", "device", "returns_discount")
+        return partial(Sampler, **{name: getattr(self, name) for name in names}), (self.mixture,)
 
     def draw(self, step: int) -> Draws:
         """The windows of one step that belong to this rank."""
@@ -290,6 +295,7 @@ class _Assembly:
         self.action = zeros(size, window - 1, max(source.dataset.spec.action_dim for source in sources))
         self.reward = zeros(size, window - 1)
         self.terminated = zeros(size, window - 1, dtype=torch.bool)
+        self.later = zeros(size, 1, 2)
         self.images = self._pictures(size, window, {len(source.cameras) for source in sources})
         self.goals = self._pictures(size, 1, {len(source.goal_cameras) for source in sources})
         # What is decided on the CPU, and sent to the device once it is whole.
@@ -320,6 +326,8 @@ class _Assembly:
             columns["action"].take(self.source, rows[:, :-1], out=self.action)
             columns["reward"].take(self.source, rows[:, :-1], out=self.reward[..., None])
             columns["terminated"].take(self.source, rows[:, :-1], out=self.terminated[..., None])
+            if "later" in columns:
+                columns["later"].take(self.source, rows[:, -1:], out=self.later)
             return
         for source, where, windows in located:
             rows = torch.from_numpy(windows.rows)
@@ -328,6 +336,8 @@ class _Assembly:
             _gather(source.action, rows[:, :-1], out=self.action[where, :, : source.action.shape[1]])
             _gather(source.reward, rows[:, :-1], out=self.reward[where])
             _gather(source.terminated, rows[:, :-1], out=self.terminated[where])
+            if source.later is not None:
+                _gather(source.later, rows[:, -1:], out=self.later[where])
 
     def fill(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
         """All but the numbers of one dataset's windows, into their block."""
@@ -384,6 +394,8 @@ class _Assembly:
             "imitation_weight": constant["imitation_weight"],
             "critic_weight": constant["critic_weight"],
             "own_discount": constant["own_discount"],
+            "later": self.later[:, 0, 0] * constant["reward_scale"],
+            "later_known": self.later[:, 0, 1],
         }
 
 

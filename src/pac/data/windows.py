@@ -17,7 +17,7 @@ from pac.config import suggest
 from pac.data.episodes import ACTION, GOALS, IMAGES, STATE, TERMINATED, Dataset, store_error
 from pac.data.joined import open_dataset
 from pac.data.mixture import DatasetConfig
-from pac.data.relabel import reward_column, select_episodes, success_frames
+from pac.data.relabel import returns_to_go, reward_column, select_episodes, success_frames
 from pac.data.text import Tokenizer
 
 
@@ -34,7 +34,14 @@ class Windows:
 class Source:
     """One dataset of a mixture: its windows, and its arrays as tensors where the gather happens."""
 
-    def __init__(self, config: DatasetConfig, window: int, tokenizer: Tokenizer, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: DatasetConfig,
+        window: int,
+        tokenizer: Tokenizer,
+        device: torch.device,
+        returns_discount: float | None = None,
+    ) -> None:
         if config.path is None:
             raise ValueError(
                 f"Dataset {config.name!r}: expected a `path` to sample from, found only declared counts. Import its "
@@ -72,7 +79,10 @@ class Source:
 
         self.state = put(dataset.arrays[STATE]) if STATE in dataset.arrays else None
         self.action, self.terminated = put(dataset.arrays[ACTION]), put(dataset.arrays[TERMINATED])
-        self.reward = put(reward_column(dataset, config.reward))
+        self.reward, self.later = put(reward_column(dataset, config.reward)), None
+        if returns_discount is not None and config.goals != "hindsight":  # whose rewards depend on the goal drawn
+            discount = config.applied_discount(returns_discount)
+            self.later = put(returns_to_go(dataset, config.reward, discount))
         stored = config.goals == "stored"
         seen = dict.fromkeys((*self.cameras, *(() if stored else self.goal_cameras)))
         self.images = {name: put(dataset.arrays[IMAGES + name]) for name in seen}
@@ -81,7 +91,8 @@ class Source:
     @property
     def num_bytes(self) -> int:
         """What the arrays take where they lie."""
-        arrays = [self.state, self.action, self.terminated, self.reward, *self.images.values(), *self.goals.values()]
+        numbers = [self.state, self.action, self.terminated, self.reward, self.later]
+        arrays = [*numbers, *self.images.values(), *self.goals.values()]
         return sum(array.numel() * array.element_size() for array in arrays if array is not None)
 
     def locate(self, window: Int64[np.ndarray, " batch"]) -> Windows:
