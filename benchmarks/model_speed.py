@@ -240,8 +240,8 @@ def update_batch(config: ModelConfig, windows: int) -> Batch:
         imitation_weight=ones[:, 0] * 0.75,
         critic_weight=ones[:, 0] * 38,
         own_discount=ones[:, 0],
-        later=ones[:, 0],
-        later_known=torch.zeros_like(ones[:, 0]),
+        later=torch.zeros(windows, device=DEVICE),
+        later_known=torch.zeros(windows, device=DEVICE),
     )
 
 

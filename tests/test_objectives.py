@@ -155,8 +155,7 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
         one = batch[row : row + 1]
         given = objectives.Given(uniform=torch.full((1, 3, batch.action.shape[-1], config.num_samples), 0.4))
         some = dataclasses.replace(config, logged_returns=share)
-        found = objectives.loss(model, target, one, some, None, given)[1]["critic/target_value"]
-        return found
+        return objectives.loss(model, target, one, some, None, given)[1]["critic/target_value"]
 
     reward = 0.01 * batch.reward
     second = reward[0, 1] + 0.9 * 0.4

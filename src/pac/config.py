@@ -152,8 +152,8 @@ class ObjectiveConfig:
     # Rewards in a target before the critic's word; None: all that the window holds. The paper reads trajectories of
     # five steps and does not say what for; with 1, what the critic overrates adds up step by step (docs/log.md).
     num_steps: int | None = None
-    # What comes after a window: 0 the critic's word; 1 what the log earned there, as far as it is known, which shows a
-    # fault long before the critic does (docs/log.md). The paper has 0.
+    # What comes after a window: 0 the critic's word, as in the paper; 1 what the log earned there, as far as it is
+    # known. Better where a fault lasts an episode, worse where faults change within it (docs/log.md).
     logged_returns: float = 0.0
     num_samples: int = 10  # N: actions drawn from the reference policy
     # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
