@@ -147,7 +147,7 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
     so that it is as without; half of the log's word is half way.
     """
     model, target, batch = pair()
-    mask, later = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([40.0, 20.0, 60.0])
+    mask, later = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([40.0, 20.0, 0.0])
     batch = dataclasses.replace(batch, mask=mask, later=later, later_known=torch.tensor([1.0, 1.0, 0.0]))
     config = dataclasses.replace(V if critic == "v" else Q, num_steps=None, reward_scale=0.01, discount=0.9)
 
@@ -165,6 +165,20 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
     for row in (0, 1):
         torch.testing.assert_close(wanted(row, 0.5), (wanted(row, 0.0) + wanted(row, 1.0)) / 2)
         assert abs(wanted(row, 0.0) - wanted(row, 1.0)) > 1e-3
+
+
+@pytest.mark.parametrize("known", [0.0, 0.3, 1.0])
+def test_where_the_log_was_cut_off_the_critic_has_the_word_on_the_rest(known: float) -> None:
+    """A world that pays 1 a step for ever, and a critic that knows it: a time limit, however near, changes nothing.
+    (The log's part must not be taken for all of it: values would fall towards every limit.)
+    """
+    bins, config = Bins(0.0, 1.0, 101), dataclasses.replace(V, reward_scale=0.1, discount=0.9, logged_returns=1.0)
+    _, _, batch = pair()
+    batch = dataclasses.replace(
+        batch, later=torch.full((3,), 10 * known), later_known=torch.full((3,), known), own_discount=torch.ones(3)
+    )
+    right = bins.project(torch.full((3, 2, 101), 1 / 101), torch.ones(3, 2), torch.zeros(3, 2))
+    torch.testing.assert_close(objectives._foreseen(right, batch, config, bins), right)
 
 
 def test_td_target_and_critic_loss() -> None:

@@ -177,6 +177,21 @@ def test_another_recipe_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "episodes: 6 before, 8 now" in capsys.readouterr().err
 
 
+def test_a_run_of_an_older_pac_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It did not have all of today's options; they must be at their defaults."""
+    write_dataset(tmp_path / "data" / "arm")
+    file = dump(recipe(tmp_path / "data"), tmp_path / "recipe.toml")
+    command = ["train", str(file), "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    kept = tmp_path / "run" / "config.json"
+    content = json.loads(kept.read_text())
+    del content["config"]["objective"]["logged_returns"], content["config"]["optimiser"]["beta2"]
+    kept.write_text(json.dumps(content))
+    assert main([*command, "--resume"]) == 0
+    assert main([*command, "--resume", "objective.logged_returns=0.5"]) == 2
+    assert "objective.logged_returns: null before, 0.5 now" in capsys.readouterr().err
+
+
 def test_a_run_that_has_moved_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dataset(tmp_path / "a" / "data" / "arm")
     file = dump(recipe(tmp_path / "a" / "data"), tmp_path / "recipe.toml")

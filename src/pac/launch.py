@@ -1,6 +1,7 @@
 """`pac train`: a recipe and a folder -> a run; or the run in that folder, continued."""
 
 import argparse
+import dataclasses
 import json
 import shlex
 from collections.abc import Iterator
@@ -10,13 +11,15 @@ from typing import Any
 import torch
 
 from pac import distributed
+from pac.config import ObjectiveConfig
 from pac.data import mixture as mixtures
 from pac.distributed import World
 from pac.ingredients import choose_device, collect_data
 from pac.logs import make_console
 from pac.model.pac import count_parameters
-from pac.recipe import RunConfig, load_recipe
+from pac.recipe import SECTIONS, RunConfig, load_recipe
 from pac.run import COLLECTED, CONFIG, RunDirectory
+from pac.sections import Schedules
 from pac.train import Run
 
 # What may differ when a run is resumed; all else would make it another run under the name of the first.
@@ -123,13 +126,24 @@ def _compare(before: dict[str, Any], run: Run) -> None:
 
 
 def differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two nested structures differ; paths are left out, since folders may move."""
+    """Where the settings of two runs differ. Paths are left out, since folders may move, and so are options that the
+    older PAC of a run did not have yet, as long as they are left alone.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            if key not in ("path", "more_paths"):
-                yield from differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
+            place = f"{name}.{key}".lstrip(".")
+            if key not in ("path", "more_paths") and (key in old or not _left_alone(place, new[key])):
+                yield from differences(old.get(key), new.get(key), place)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, pair in enumerate(zip(old, new, strict=True)):
             yield from differences(*pair, f"{name}.{i}")
     elif old != new:
         yield name, old, new
+
+
+def _left_alone(name: str, value: Any) -> bool:
+    """Whether an option of a section, such as objective.discount, has its default."""
+    section, _, option = name.removeprefix("recipe.").partition(".")
+    kinds = {"objective": ObjectiveConfig, "schedules": Schedules, **SECTIONS}
+    usual = {field.name: field.default for field in dataclasses.fields(kinds[section])} if section in kinds else {}
+    return option in usual and json.loads(json.dumps(usual[option], default=str)) == value

@@ -397,14 +397,17 @@ def _reward_scale(batch: Batch, config: ObjectiveConfig) -> Float[Tensor, " batc
 def _foreseen(
     next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
 ) -> Float[Tensor, "batch time bins"]:
-    """The critic's word of what comes after each step; after the last of a window in part what the log earned there."""
+    """The critic's word of what comes after each step; after the last of a window, for a share, what the log earned
+    there. Where a time limit cut the log off, the critic has the word on the rest: later + (1 - known) q'.
+    """
     if not config.logged_returns:
         return next_probs
     follows = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
-    share = (config.logged_returns * batch.later_known[:, None] * (batch.mask & ~follows))[..., None]
-    later = batch.later * _reward_scale(batch, config)
-    earned = bins.project(next_probs[:, 0], later, torch.zeros_like(later), config.projection)
-    return (1 - share) * next_probs + share * earned[:, None]
+    ends = (batch.mask & ~follows)[..., None].to(next_probs.dtype)  # at most one a window
+    later = (batch.later * _reward_scale(batch, config)).to(next_probs.dtype)
+    unknown = (1 - batch.later_known).to(next_probs.dtype)
+    earned = bins.project((ends * next_probs).sum(1), later, unknown, config.projection)
+    return next_probs + config.logged_returns * ends * (earned[:, None] - next_probs)
 
 
 def _targets(

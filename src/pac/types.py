@@ -213,8 +213,8 @@ class Batch(TensorStruct):
     imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
     own_discount: Float[Tensor, " batch"]  # gamma of that dataset; 1: it has none of its own, the objective's holds
-    later: Float[Tensor, " batch"]  # what the log earned after the window, discounted
-    later_known: Float[Tensor, " batch"]  # how much of it the log holds: 1 to a termination, 0 where it was cut off
+    later: Float[Tensor, " batch"]  # what the log earned after the window, discounted, as far as it goes
+    later_known: Float[Tensor, " batch"]  # how far: 1 to a termination; at a time limit after n steps, 1 - gamma^n
 
     def __post_init__(self) -> None:
         batch, time = self.action.shape[:2]

@@ -89,9 +89,24 @@ def test_arrays_that_do_not_lie_as_usual() -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
-def test_the_operator_is_one_that_pytorch_can_trust() -> None:
+def together(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
+    return latent_kernels.attend_together(torch.cat([query, key, value], -1), num_heads)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 32, 32, 96), (2, 6, 5, 5, 12), (2, 1, 33, 33, 40), (1, 1, 1, 1, 1)])
+def test_side_by_side(shape: tuple[int, ...]) -> None:
+    """As from arrays of their own, to the bit."""
+    inputs = make_inputs(shape)
+    expected, found = (results(attend, inputs, shape[1]) for attend in (latent_kernels.attend_latents, together))
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_the_operators_are_ones_that_pytorch_can_trust() -> None:
     inputs = make_inputs((3, 2, 5, 7, 8))
     torch.library.opcheck(torch.ops.pac.latent_attention.default, (*inputs, 2))
+    packed = torch.randn(3, 7, 3 * 16, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(torch.ops.pac.latent_self_attention.default, (packed, 2))
 
 
 def test_compiled() -> None:
@@ -120,6 +135,7 @@ def test_a_model_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
             return calls[-1]
 
         monkeypatch.setattr(perceiver, "use_kernels", choose)
+        monkeypatch.setattr(perceiver, "on_gpu", lambda x, use=use: use)
         model.zero_grad()
         output = model.policy_logits(model.encode(observation))
         output.square().sum().backward()

@@ -141,6 +141,31 @@ def test_runs_trained_elsewhere_are_tried_by_their_checkpoints_alone(done: tuple
 
 
 @pytest.mark.slow
+def test_more_trials_are_added_to_those_there_are(done: tuple[Path, Path], tmp_path: Path) -> None:
+    """By the checkpoints alone; a checkpoint that is trained anew plays all of them."""
+    file, out = done
+    here = tmp_path / "here"
+    shutil.copytree(out, here, symlinks=True)
+    before = json.loads((here / "trials" / "pac-seed-1.json").read_text())
+    before["trials"][0]["return"] = 1234.5  # as nobody would play it again
+    (here / "trials" / "pac-seed-1.json").write_text(json.dumps(before))
+    shutil.rmtree(here / "runs" / "pac-seed-2")
+    assert main(["study", str(file), "--out", str(here), "--processes", "1", "study.trials=6"]) == 0
+    added = json.loads((here / "trials" / "pac-seed-1.json").read_text())
+    tasks = list(dict.fromkeys(trial["task"] for trial in before["trials"]))
+    assert [(t["task"], t["index"]) for t in added["trials"]] == [(task, i) for task in tasks for i in range(6)]
+    assert [t for t in added["trials"] if t["index"] < 4] == before["trials"]
+    assert added["settings"]["trials"] == 6
+    assert added["trial_seconds"] > before["trial_seconds"]
+    anew = json.loads((here / "trials" / "pac-seed-2.json").read_text())["trials"]
+    old = json.loads((out / "trials" / "pac-seed-2.json").read_text())["trials"]
+    assert [t for t in anew if t["index"] < 4] == old
+    document = json.loads((here / "results.json").read_text())
+    assert document["trials_per_task"] == 6
+    assert len(document["trials"]) == 4 * 6 * len(tasks)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["objective.discount=0.8", "study.trials=3", "length=7 steps"])
 def test_trials_of_other_settings_are_refused(
     change: str, done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
 from pac.model.encoders import MultiScaleEncoder, number_encoder
+from pac.model.exact import exact_product
 from pac.model.perceiver import Attention, full_precision
 
 
@@ -30,6 +31,8 @@ class Decoder(nn.Module):
         read = self.attention(self.query_norm(query), self.source_norm(latents))
         # bfloat16 would round a logit of 8 by 0.03, and so a value by as much as one action is worth more than another.
         with full_precision(read):
+            if read.is_cuda and read.dtype == torch.bfloat16:
+                return exact_product(read, self.head.weight.float()) + self.head.bias.float()
             return F.linear(read.float(), self.head.weight.float(), self.head.bias.float())
 
 

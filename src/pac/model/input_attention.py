@@ -110,7 +110,9 @@ def read_tokens(
     attention: Attention,
 ) -> Reading:
     """Tokens of any kind: scores from the probe, values projected one by one."""
-    source, mask = norm(tokens.embedding), tokens.mask[:, None, None]
+    extra = -tokens.mask.shape[1] % 8 if tokens.mask.is_cuda else 0  # GPUs multiply by eights
+    embedding, mask = F.pad(tokens.embedding, (0, 0, 0, extra)), F.pad(tokens.mask, (0, extra))[:, None, None]
+    source = norm(embedding)
     value = attention.value(source).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
     score = F.linear(source, probe.flatten(0, 1).to(source.dtype)).mT.unflatten(1, probe.shape[:2])
     score = (widened(score) + shift[..., None]).masked_fill(~mask, NOTHING)

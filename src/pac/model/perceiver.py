@@ -39,9 +39,16 @@ class Attention(nn.Module):
         source: Float[Tensor, "batch token source_width"],
         mask: Bool[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch query width"]:
-        query, key, value = self.query(query), self.key(source), self.value(source)
-        if mask is None and use_kernels(query, key, self.num_heads):
-            return self.out(latent_kernels.attend_latents(query, key, value, self.num_heads))
+        if query is source and on_gpu(source):  # one product for all three, and one for the gradient of the source
+            parts = self.query, self.key, self.value
+            packed = F.linear(source, torch.cat([x.weight for x in parts]), torch.cat([x.bias for x in parts]))
+            query, key, value = packed.chunk(3, -1)
+            if mask is None and use_kernels(query, key, self.num_heads):
+                return self.out(latent_kernels.attend_together(packed, self.num_heads))
+        else:
+            query, key, value = self.query(query), self.key(source), self.value(source)
+            if mask is None and use_kernels(query, key, self.num_heads):
+                return self.out(latent_kernels.attend_latents(query, key, value, self.num_heads))
         heads = [self._split(x) for x in (query, key, value)]
         heads[0] = heads[0].expand(len(source), -1, -1, -1)
         return self.out(attend(heads[0], heads[1], heads[2], mask).transpose(1, 2).flatten(2))
@@ -64,6 +71,10 @@ def attend(
     some = mask.any(-1, keepdim=True)
     result = F.scaled_dot_product_attention(query, key, value, attn_mask=(mask | ~some)[:, None, None, :])
     return result * some[:, :, None, None]
+
+
+def on_gpu(x: Tensor) -> bool:
+    return x.is_cuda
 
 
 def use_kernels(query: Tensor, key: Tensor, num_heads: int) -> bool:

@@ -2,7 +2,7 @@
 
 `DIR/data` holds what was collected, `DIR/runs/NAME` ordinary runs, `DIR/trials/NAME.json` what each did afterwards,
 `DIR/logs/NAME.txt` what it said. A run whose trials are there is done; all else begins, or goes on, when the same
-command is given again.
+command is given again; with a larger `study.trials` what is there is added to.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pac import distributed, launch
 from pac.evaluate.plan import versions
-from pac.evaluate.records import Record, record, write_json
+from pac.evaluate.play import key
+from pac.evaluate.records import Key, Record, record, write_json
 from pac.ingredients import choose_device, collect_data
 from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
@@ -58,7 +59,12 @@ def _check_data(study: Study, folder: Path) -> None:
 
 def trained(study: Study, folder: Path) -> bool:
     """Whether no run needs the data any more."""
-    return all(trials_path(folder, run).exists() or finished(folder, run) for run in study.runs)
+    return all(tried(folder, run, study.config.trials) or finished(folder, run) for run in study.runs)
+
+
+def tried(folder: Path, run: StudyRun, trials: int) -> bool:
+    path = trials_path(folder, run)
+    return path.exists() and json.loads(path.read_text())["settings"]["trials"] >= trials
 
 
 def trials_path(folder: Path, run: StudyRun) -> Path:
@@ -79,6 +85,7 @@ def check_same(study: Study, folder: Path) -> None:
             continue
         before = json.loads(trials_path(folder, run).read_text())["settings"]
         now = json.loads(json.dumps(_settings(run, study.config.trials), default=str))
+        before["trials"] = max(before["trials"], now["trials"])  # more of the same are welcome
         for name, old, new in launch.differences(before, now):
             raise ValueError(
                 f"{trials_path(folder, run)}: expected trials of the same settings, found {name} {json.dumps(old)}, "
@@ -108,7 +115,7 @@ def finished(folder: Path, run: StudyRun) -> bool:
 
 def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
     """Do what is not done yet; returns the names of runs that failed."""
-    todo = [run for run in study.runs if not trials_path(folder, run).exists()]
+    todo = [run for run in study.runs if not tried(folder, run, study.config.trials)]
     failed, done = list[str](), len(study.runs) - len(todo)
     for name in ("runs", "trials", "logs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -165,6 +172,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
     options: dict[str, Any] = {"values": run.config.objective.critic != "none"}
     with distributed.world(choose_device(run.config.machine.device)) as world:
         make: Callable[..., Policy] = functools.partial(load_policy, path, device=str(world.device))
+        seconds, known = _earlier(run, folder)
         if not finished(folder, run) or any(robot.goal_cameras for robot in make().interface.robots):  # of the data
             config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
             trained = launch.perform(config, path, world, resume=RunDirectory(path).is_run())
@@ -176,23 +184,34 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
         for (show, (_, label)), domain in itertools.product(run.labels.items(), run.domains.values()):
             policy = _told(functools.partial(make, sampling=domain.sampling, **options), show, run)
             jobs = jobs_of(domain.tasks, trials, seed=rules.seed)
+            missing = [job for job in jobs if key(label, job) not in known]
             played = rollout(
                 policy,
-                jobs,
+                missing,
                 workers=rules.workers,
                 envs_per_worker=3 * ROWS if rules.workers == 0 else None,  # full batches
                 cameras=policy.cameras,
                 max_steps=domain.max_steps,
                 stop_at_success=domain.stop_at_success,
             )
-            counted = _counted(played, len(jobs), label)
-            made += [record(trial, label, policy.interface.discount_at(trial.spec)) for trial in counted]
+            for trial in _counted(played, len(missing), label):
+                entry = record(trial, label, policy.interface.discount_at(trial.spec))
+                known[entry.key] = entry
+            made += [known[key(label, job)] for job in jobs]
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
-    facts |= {"trial_seconds": time.time() - began, "size": summary["size"], "steps": summary["steps"]}
+    facts |= {"trial_seconds": seconds + time.time() - began, "size": summary["size"], "steps": summary["steps"]}
     facts |= {"parameters": summary["parameters"], "versions": versions()}
     kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
     write_json(trials_path(folder, run), facts | kept)
     return facts | {"means": _means(made)}
+
+
+def _earlier(run: StudyRun, folder: Path) -> tuple[float, dict[Key, Record]]:
+    """Trials that a run's checkpoint has played already, and how long they took."""
+    if not trials_path(folder, run).exists() or not finished(folder, run):
+        return 0.0, {}
+    about, records = read_trials(folder, run)
+    return about["trial_seconds"], {entry.key: entry for entry in records}
 
 
 def _counted(played: Iterator[Trial], total: int, label: str) -> Iterator[Trial]:
