@@ -74,6 +74,7 @@ def attend(
 
 
 def on_gpu(x: Tensor) -> bool:
+    """On a CPU one product for three gains little, and rounds otherwise than runs did before."""
     return x.is_cuda
 
 
