@@ -2,8 +2,9 @@
 
 Every batch is padded to the largest inputs (223 numbers, that is 1,784 tokens, 50 of text, 38 action dimensions, and
 all 8 pictures if it holds any); each token is written out, normalised and projected to its key and value; attention
-is PyTorch's, with a mask. Weights, objective, optimiser and compilation are ours, so that what differs is what is
-measured, and the loss of a batch is the same (`tests/test_plain.py`).
+is PyTorch's, with a mask, and autocast decides what is computed in which precision. Weights, heads, objective,
+optimiser and compilation are ours, so that what differs is what is measured, and the loss of a batch is the same
+(`tests/test_plain.py`).
 """
 
 import contextlib
@@ -19,13 +20,21 @@ from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig, ObjectiveConfig
 from pac.model import PAC
+from pac.model.input_attention import InputAttention
+from pac.model.perceiver import Attention
 from pac.model.tokens import AnyTokens
 from pac.objectives import loss
 from pac.types import Batch, Observation
 
 
 class PlainPAC(PAC):
-    """The same model, which makes no use of what its tokens have in common."""
+    """The same model, which makes no use of what its tokens have in common, nor of kernels or precisions of ours."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        for module in self.modules():
+            if isinstance(module, (Attention, InputAttention)):
+                module.fast = False
 
     def _think(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
         return super()._think(tuple(group.dense() for group in tokens), num_rows)

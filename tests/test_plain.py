@@ -30,6 +30,15 @@ def small_batch(seed: int, *, images: bool) -> Batch:
     return dataclasses.replace(batch, observation=seen.trim())
 
 
+def test_nothing_of_ours_but_weights() -> None:
+    """A baseline that takes our kernels along would hide what they are worth."""
+    plain, ours = PlainPAC(small_config()), small_model()
+    modules = [m for m in plain.modules() if hasattr(m, "fast")]
+    assert len(modules) >= small_config().num_blocks + 4  # the input's two, and those of policy and critic
+    assert not any(m.fast for m in modules)
+    assert all(m.fast for m in ours.modules() if hasattr(m, "fast"))
+
+
 @pytest.mark.parametrize("images", [False, True])
 @pytest.mark.parametrize("critic", ["q", "v"])
 @pytest.mark.parametrize("seed", range(3))

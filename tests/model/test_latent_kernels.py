@@ -89,6 +89,20 @@ def test_arrays_that_do_not_lie_as_usual() -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
+def test_queries_that_all_rows_share() -> None:
+    """As if each row had its own copy; their gradients are added."""
+    rows, width = 5, 48
+    query, key, value = (x.requires_grad_() for x in (torch.randn(n, 7, width, device=DEVICE) for n in (1, rows, rows)))
+    pull = torch.randn(rows, 7, width, device=DEVICE)
+    found = []
+    for attend in (reference, latent_kernels.attend_latents):
+        shared = query.expand(rows, -1, -1) if attend is reference else query
+        read = attend(shared, key, value, 4)
+        found.append([read, *torch.autograd.grad(read, (query, key, value), pull)])
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
 def together(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
     return latent_kernels.attend_together(torch.cat([query, key, value], -1), num_heads)
 
@@ -123,7 +137,7 @@ def test_compiled() -> None:
 
 
 def test_a_model_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output and gradients of all that is learned; queries that all rows share go the ordinary way."""
+    """Output and gradients of all that is learned."""
     model = small_model(0).to(DEVICE)
     observation = random_observation(model.config, 5).map(lambda x: x.to(DEVICE))
     found, used = [], []
@@ -141,7 +155,7 @@ def test_a_model_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
         output.square().sum().backward()
         found.append([output.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
         used.append(sum(calls))
-    assert used == [0, model.config.num_blocks]
+    assert used == [0, model.config.num_blocks + 1]  # and the policy's queries
     assert len(found[0]) > 10
     largest = max(x.abs().max() for x in found[0])
     for expected, value in zip(*found, strict=True):
@@ -161,7 +175,8 @@ def test_what_fits() -> None:
     assert not fits(4, 32, 65, 96, torch.bfloat16)
     assert not fits(4, 0, 32, 96, torch.bfloat16)
     assert not fits(4, 32, 32, 264, torch.bfloat16)
-    assert not fits(1, 32, 32, 96, torch.bfloat16)  # one query for all rows
+    assert fits(1, 38, 32, 96, torch.bfloat16)  # queries that all rows share
+    assert not fits(2, 38, 32, 96, torch.bfloat16)
     assert not fits(4, 32, 32, 96, torch.float64)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pac.config import ModelConfig
-from pac.model.perceiver import MLP, Attention, full_precision, roomy
+from pac.model.perceiver import MLP, Attention, full_precision, in_stream, roomy
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 
 KERNELS = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it; a benchmark may turn them off
@@ -45,6 +45,8 @@ class Reading:
 class InputAttention(nn.Module):
     """The latents read all tokens, then think about them once."""
 
+    fast = True  # as in `Attention`
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.latent_width
@@ -65,7 +67,7 @@ class InputAttention(nn.Module):
         scalars = [group for group in groups if isinstance(group, ScalarTokens)]
         dense = [group for group in groups if isinstance(group, Tokens)]
         read = self._read(latents, scalars, dense) if scalars else self._read_dense(latents, dense, num_rows)
-        latents = latents + read
+        latents = in_stream(latents + read) if self.fast else latents + read
         return latents + self.mlp(self.mlp_norm(latents))
 
     def _read_dense(

@@ -132,11 +132,12 @@ def _padded(num_tokens: int) -> int:
 
 
 def fits(query: Tensor, key: Tensor, num_heads: int) -> bool:
-    """As (batch, token, head * width); queries that all rows share are left to PyTorch, which adds their gradient."""
+    """As (batch, token, head * width); queries that all rows share come with a batch axis of 1."""
     num_queries, num_tokens, width = query.shape[1], key.shape[1], query.shape[2] // num_heads
     num_bytes = 2 * (_padded(num_queries) + _padded(num_tokens)) * width * query.dtype.itemsize
     few = min(num_queries, num_tokens) >= 1 and max(num_queries, num_tokens) <= MOST_TOKENS
-    return few and width <= MOST_WIDTH and num_bytes <= MOST_BYTES and len(query) == len(key) and query.dtype in DTYPES
+    small = width <= MOST_WIDTH and num_bytes <= MOST_BYTES
+    return few and small and len(query) in (1, len(key)) and query.dtype in DTYPES
 
 
 def _launch(kernel: Any, backward: bool, arrays: list[Tensor], num_heads: int) -> None:
@@ -235,13 +236,13 @@ _attend_together.register_autograd(_differentiate_together, setup_context=_save_
 
 
 def attend_latents(
-    query: Float[Tensor, "batch query width"],
+    query: Float[Tensor, "#batch query width"],
     key: Float[Tensor, "batch token width"],
     value: Float[Tensor, "batch token width"],
     num_heads: int,
 ) -> Float[Tensor, "batch query width"]:
     """What `perceiver.attend` gives without a mask, of heads that are not yet split, and joined again."""
-    return _attend(query, key, value, num_heads)
+    return _attend(query.expand(len(key), -1, -1), key, value, num_heads)
 
 
 def attend_together(

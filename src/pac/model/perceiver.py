@@ -25,6 +25,8 @@ KERNELS = True  # a benchmark or a test may turn them off
 class Attention(nn.Module):
     """Multi-head attention from `query` to `source`, without normalisation or residual."""
 
+    fast = True  # kernels and products of our own, where they pay; benchmarks/plain.py does without
+
     def __init__(self, query_width: int, source_width: int, width: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -39,15 +41,17 @@ class Attention(nn.Module):
         source: Float[Tensor, "batch token source_width"],
         mask: Bool[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch query width"]:
-        if query is source and on_gpu(source):  # one product for all three, and one for the gradient of the source
+        fast = self.fast and mask is None
+        if query is source and self.fast and on_gpu(source):
+            # One product for all three, and one for the gradient of the source.
             parts = self.query, self.key, self.value
             packed = F.linear(source, torch.cat([x.weight for x in parts]), torch.cat([x.bias for x in parts]))
             query, key, value = packed.chunk(3, -1)
-            if mask is None and use_kernels(query, key, self.num_heads):
+            if fast and use_kernels(query, key, self.num_heads):
                 return self.out(latent_kernels.attend_together(packed, self.num_heads))
         else:
             query, key, value = self.query(query), self.key(source), self.value(source)
-            if mask is None and use_kernels(query, key, self.num_heads):
+            if fast and use_kernels(query, key, self.num_heads):
                 return self.out(latent_kernels.attend_latents(query, key, value, self.num_heads))
         heads = [self._split(x) for x in (query, key, value)]
         heads[0] = heads[0].expand(len(source), -1, -1, -1)
@@ -90,6 +94,16 @@ def roomy(card: int) -> bool:
     Others take PyTorch's kernels.
     """
     return torch.cuda.get_device_capability(card)[0] in (9, 10)
+
+
+def in_stream(latents: Tensor) -> Tensor:
+    """What the blocks add to, in the precision of their products: autocast would carry it in float32, which costs
+    twice the bytes at every norm and sum and loses little less to rounding (docs/performance.md).
+    """
+    kind = latents.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return latents
+    return latents.to(torch.get_autocast_dtype(kind))
 
 
 class MLP(nn.Sequential):
