@@ -40,10 +40,10 @@ tasks = ["metaworld/{each}"]
 """
 
 
-def parsed(change: Any = lambda table: None) -> Study:
+def parsed(change: Any = lambda table: None, wanted: tuple[str, ...] = ()) -> Study:
     table = tomllib.loads(RECIPE)
     change(table)
-    return parse_study(table, Path(), Path("/out"), name="doors")
+    return parse_study(table, Path(), Path("/out"), name="doors", wanted=wanted)
 
 
 def test_rows_join_the_recipe_and_words_take_the_place_of_their_marks() -> None:
@@ -80,6 +80,18 @@ def test_domains_have_rules_of_their_own() -> None:
     assert (mine.tasks, mine.max_steps, mine.stop_at_success) == (("metaworld/reach",), 20, True)
     assert (others.tasks, others.max_steps, others.stop_at_success) == (("control/reacher.easy",), None, False)
     assert run.config.evaluation.tasks == ("metaworld/reach", "control/reacher.easy")
+
+
+def test_one_domain_alone() -> None:
+    run = parsed(with_domains, ("others",)).runs[-1]
+    assert list(run.domains) == ["others"]
+    assert run.config.evaluation.tasks == ("control/reacher.easy",)
+
+
+@pytest.mark.parametrize(("change", "known"), [(with_domains, "mine, others"), (lambda table: None, "none")])
+def test_an_unknown_domain_is_named(change: Any, known: str) -> None:
+    with pytest.raises(ValueError, match=f"--domain: .* found 'theirs'. Domains: {known}."):
+        parsed(change, ("theirs",))
 
 
 def test_what_is_shown_makes_a_contestant_and_not_a_run() -> None:

@@ -40,12 +40,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the file's, dotted")
     parser.add_argument("--out", type=Path, required=True, help="folder for data, runs, trials and results")
     parser.add_argument("--only", action="append", metavar="ROW", help="this row alone; may be repeated")
+    parser.add_argument(
+        "--domain", action="append", metavar="NAME", help="trials of this domain alone; may be repeated"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs at a time (default: cores)")
     parser.set_defaults(run=main)
 
 
 def main(args: argparse.Namespace) -> int:
-    study, console = load_study(args.file, args.overrides, args.out), make_console()
+    study, console = load_study(args.file, args.overrides, args.out, domains=args.domain or ()), make_console()
     if unknown := sorted(set(args.only or ()) - set(study.rows)):
         raise ValueError(f"--only: expected rows of the study, found {unknown[0]!r}. Rows: {', '.join(study.rows)}.")
     chosen = [run for run in study.runs if not args.only or run.row in args.only]
@@ -72,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
 def command(args: argparse.Namespace) -> str:
     only = [word for row in args.only or () for word in ("--only", row)]
+    only += [word for name in args.domain or () for word in ("--domain", name)]
     return shlex.join(["pac", "study", args.file, *args.overrides, "--out", str(args.out), *only])
 
 

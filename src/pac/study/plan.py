@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -98,16 +98,18 @@ class Study:
         return found
 
 
-def load_study(name: str | Path, overrides: Sequence[str], folder: Path) -> Study:
-    """Read and check a study; `folder` is where its data and runs will be."""
+def load_study(name: str | Path, overrides: Sequence[str], folder: Path, *, domains: Collection[str] = ()) -> Study:
+    """Read and check a study; `folder` is where its data and runs will be. With `domains`, trials of those alone."""
     table, root = read_recipe(name, overrides)
     try:
-        return parse_study(table, root, folder, name=find_recipe(name).stem)
+        return parse_study(table, root, folder, name=find_recipe(name).stem, wanted=domains)
     except ValueError as error:
         raise ValueError(f"{find_recipe(name)}: {error}") from error
 
 
-def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str) -> Study:
+def parse_study(
+    table: Mapping[str, Any], root: Path, folder: Path, *, name: str, wanted: Collection[str] = ()
+) -> Study:
     recipe = copy.deepcopy(dict(table))
     section = recipe.pop("study", None)
     if not isinstance(section, dict):
@@ -127,6 +129,10 @@ def parse_study(table: Mapping[str, Any], root: Path, folder: Path, *, name: str
         except ValueError as error:
             raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
         places = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}
+        if unknown := sorted(set(wanted) - set(places)):
+            known = ", ".join(filter(None, places)) or "none"
+            raise ValueError(f"--domain: expected domains of the study, found {unknown[0]!r}. Domains: {known}.")
+        places = {name: rules for name, rules in places.items() if not wanted or name in wanted}
         places = {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in places.items()}
         tasks = tuple(task for rules in places.values() for task in rules.tasks)
         run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
