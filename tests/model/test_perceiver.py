@@ -1,5 +1,5 @@
 """Which cards our kernels are for: elsewhere they might not fit, and a run would end with its first update. And what
-the blocks add to under autocast: no less exact than what autocast makes of it.
+the blocks add to under autocast: about as exact as what autocast makes of it.
 """
 
 import pytest
