@@ -93,11 +93,12 @@ def test_a_second_run_makes_nothing_again(whole: Path) -> None:
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from pathlib import Path
 from rich.console import Console
 from pac.demo.cli import make
 from pac.demo.settings import Settings
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 make(Settings(**{settings}), Path(sys.argv[1]), Console(width=200), command="pac demo")
 """
 
