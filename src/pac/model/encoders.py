@@ -96,8 +96,15 @@ def number_tokens(
     return Tokens(encoder(values) + positions, mask)
 
 
+PICTURE_STD = 0.05
+
+
 class ImageEncoder(nn.Module):
-    """IMPALA-style ResNet (Espeholt et al., 2018) without its last layer: every position of the last map is a token."""
+    """IMPALA-style ResNet (Espeholt et al., 2018) without its last layer: every position of the last map is a token.
+
+    A ResNet's maps are large, and grow in training. The position embedding beside them would drown, and with it which
+    camera saw what and where: so tokens are brought to a size of their own, near that of an embedding (docs/log.md).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -111,7 +118,8 @@ class ImageEncoder(nn.Module):
         features = images.permute(0, 3, 1, 2).to(self.project.weight.dtype) / 127.5 - 1
         for section in self.sections:
             features = section(features)
-        return self.project(F.relu(features).flatten(2).transpose(1, 2))
+        tokens = self.project(F.relu(features).flatten(2).transpose(1, 2))
+        return F.layer_norm(tokens, tokens.shape[-1:]) * PICTURE_STD
 
 
 class Section(nn.Module):
