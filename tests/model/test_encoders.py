@@ -87,6 +87,22 @@ def test_observation_and_goal_pictures_share_the_network() -> None:
     )
 
 
+@pytest.mark.parametrize("growth", [1, 100])
+def test_which_camera_saw_it_does_not_drown_in_what_it_saw(growth: float) -> None:
+    """The tokens of a ResNet are large, and training makes them larger: the position beside them must stay visible."""
+    torch.manual_seed(0)
+    model = small_model()
+    with torch.no_grad():
+        model.inputs.image.project.weight.mul_(growth)
+    picture = torch.randint(0, 256, (1, 1, 16, 16, 3), dtype=torch.uint8)
+    tokens = [
+        model.inputs(Observation.of(torch.zeros(1, 6), images=picture, camera_slots=torch.full((1, 1), slot)))[1]
+        for slot in (0, 1)
+    ]
+    first, second = (model.read.source_norm(group.dense().embedding) for group in tokens)
+    assert (first - second).pow(2).mean() > 0.1 * first.pow(2).mean()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -109,6 +109,12 @@ def test_every_number_in_the_text_stands_in_a_table(page: Path) -> None:
     assert strange_numbers(page.read_text()) == set()
 
 
+def test_the_results_that_the_readme_quotes_stand_on_the_page() -> None:
+    quoted = re.findall(r"\d+\.\d(?!\w)", (RESULTS.parent / "README.md").read_text().partition("## What is here")[0])
+    assert len(quoted) > 100
+    assert set(quoted) <= numbers(PAGE.read_text())
+
+
 @pytest.mark.parametrize("name", ["suite", "metaworld"])
 def test_what_a_recipe_of_improvement_promises_stands_on_its_page(name: str) -> None:
     recipe = (RESULTS.parent / f"recipes/improve/{name}.toml").read_text()
