@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pac.data.columns import join_columns
 from pac.data.episodes import Dataset
 from pac.data.mixture import Mixture, parse_mixture, plan
+from pac.data.resident import pack, unpack
 from pac.data.sampling import Sampler, resize_pictures
 from pac.types import Batch, Observation
 
@@ -165,14 +166,66 @@ def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
     paths += [make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])] if state else []
     table = mixture(*paths, goals="hindsight", goal_cameras=["a"]) if not state else mixture(*paths)
     sampler, joined = Sampler(table, seed=0), Sampler(table, seed=0)
-    joined.columns = join_columns(joined.sources)
-    assert ("state" in joined.columns) == state
+    joined.keep_on(torch.device("cpu"))
     for step in range(6):
         assert_equal(joined.batch(step), sampler.batch(step))
-    for mine, theirs in zip(joined.sources, sampler.sources, strict=True):
-        assert torch.equal(mine.action, theirs.action)
-        assert mine.num_bytes == theirs.num_bytes
-        assert mine.action.untyped_storage().data_ptr() == joined.columns["action"].values.untyped_storage().data_ptr()
+
+
+def test_what_changes_for_a_dataset_reaches_batches_gathered_at_once(make_episode: Any, make_dataset: Any) -> None:
+    """The slots that a model has for cameras, and the scale that rewards are given before training."""
+    paths = [make_dataset(name, [make_episode(i, 9, cameras=["a", "b"])]) for i, name in enumerate("xy")]
+    samplers = [Sampler(mixture(*paths), seed=0) for _ in range(2)]
+    samplers[1].keep_on(torch.device("cpu"))
+    before = samplers[0].batch(0)
+    for sampler in samplers:
+        sampler.use_slots({"b": 0, "c": 1, "a": 2}, {})
+        sampler.constants["reward_scale"] *= torch.tensor([2.0, 3.0])
+    assert_equal(samplers[1].batch(0), samplers[0].batch(0))
+    after = samplers[1].batch(0)
+    assert after.observation.camera_slots[0, 0].tolist() == [2, 0]
+    assert not torch.equal(after.reward, before.reward)
+
+
+def test_a_gather_at_once_takes_as_many_launches_however_many_datasets(make_episode: Any, make_dataset: Any) -> None:
+    """Each is a few microseconds of a GPU, on which the update then waits."""
+    paths = [make_dataset(f"d{i}", [make_episode(i, 9, state_dim=i + 1)]) for i in range(6)]
+    launches = []
+    for used in (paths[:2], paths):
+        sampler = Sampler(mixture(*used), seed=0)
+        sampler.keep_on(torch.device("cpu"))
+        with CountLaunches() as counter:
+            sampler.gather(0)
+        launches.append(counter.count)
+    assert launches[0] == launches[1] <= 12  # and three that normalise actions, which numpy does here
+
+
+class CountLaunches(TorchDispatchMode):
+    """Operations that compute something, where others only look at memory in another way."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        looks = operation.is_view or operation.name().startswith(("aten::empty", "aten::lift", "aten::detach"))
+        self.count += not looks
+        return operation(*args, **(kwargs or {}))
+
+
+def test_arrays_travel_in_one_piece() -> None:
+    numbers = np.arange(15).reshape(3, 5)
+    arrays = [
+        numbers % 2 == 0,
+        numbers[:, 1:4],
+        numbers[:, :0] > 0,
+        numbers.astype(np.float32),
+        numbers[0] > 2,
+        numbers,
+    ]
+    packed = pack(arrays)
+    assert len(packed) <= sum(array.nbytes for array in arrays) + 7 * len(arrays)
+    for array, found in zip(arrays, unpack(packed, arrays), strict=True):
+        assert found.untyped_storage().data_ptr() == packed.data_ptr()
+        assert found.is_contiguous()
+        np.testing.assert_array_equal(found.numpy(), array, strict=True)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -239,7 +292,7 @@ def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_da
     assert len(seen) > 50
     copied = pickle.loads(pickle.dumps(sampler))
     assert_equal(copied.batch(3), sampler.batch(3))
-    sampler.columns = join_columns(sampler.sources)  # as on a GPU
+    sampler.keep_on(torch.device("cpu"))  # as on a GPU
     assert_equal(sampler.batch(3), copied.batch(3))
     without = Sampler(table, seed=0).batch(0)
     assert not without.later.any()

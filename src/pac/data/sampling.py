@@ -23,8 +23,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from pac.data.columns import join_columns
 from pac.data.mixture import Mixture
+from pac.data.resident import Resident, send
 from pac.data.text import Tokenizer
 from pac.data.windows import Source, Windows
 from pac.types import Batch, Observation
@@ -83,9 +83,15 @@ class Sampler:
         self.camera_slots = _slots(source.cameras for source in self.sources)
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
         self.image_size = mixture.image_size or _common_size(self.sources)
-        self.constants = {name: table.to(self.device) for name, table in self._constants().items()}
-        self.columns = join_columns(self.sources) if self.device.type != "cpu" else None
+        self.constants, self.resident = self._constants(), None
+        if self.device.type != "cpu":
+            self.keep_on(self.device)
         self.buffers = _Buffers()
+
+    def keep_on(self, device: torch.device) -> None:
+        """Copy the numbers to a device, and gather them there from now on."""
+        self.resident = Resident(self.sources, self.constants, device)
+        self.constants = self.resident.constants
 
     def use_slots(self, cameras: dict[str, int], goal_cameras: dict[str, int]) -> None:
         """Give cameras the slots that a model already has for them."""
@@ -100,8 +106,9 @@ class Sampler:
                     "with `cameras` in the mixture, or rename them in the data."
                 )
         self.camera_slots, self.goal_slots = dict(cameras), dict(goal_cameras)
-        slots = {name: table.to(self.device) for name, table in self._constants().items() if name.endswith("_slots")}
-        self.constants |= slots
+        for name, table in self._constants().items():
+            if name.endswith("_slots"):
+                self.constants[name].copy_(table)
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
         names = ("seed", "rank", "world_size", "tokenizer", "device", "returns_discount")
@@ -135,8 +142,8 @@ class Sampler:
             if source.config.goals == "hindsight":
                 bounds.append((0.0, 1.0))
                 continue
-            reward = _plain(source.reward.cpu()) * source.config.reward_scale
-            ends = _plain(source.terminated.cpu())
+            reward = source.reward.numpy() * source.config.reward_scale
+            ends = source.terminated.numpy()
             horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.config.applied_discount(discount))
             bounds.append((min(0.0, float(reward.min())) * horizon, max(0.0, float(reward.max())) * horizon))
         return bounds
@@ -151,14 +158,12 @@ class Sampler:
         used, starts = np.unique(draws.dataset, return_index=True)
         ends = [*starts[1:], len(draws.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
-        target = _Assembly(self, draws.dataset, self._extent(draws if self.world_size == 1 else self._draw_all(step)))
+        target = _Assembly(self, draws, self._extent(draws if self.world_size == 1 else self._draw_all(step)))
         located = [(source, where, source.locate(draws.window[where])) for source, where in blocks]
         target.read(located)
         for source, where, windows in located:
-            target.fill(source, where, windows, draws[where])
-        tensors = target.tensors()
-        tensors["row"] = _send(draws.row, self.device)
-        return tensors
+            target.fill(source, where, windows)
+        return target.tensors()
 
     def _extent(self, draws: Draws) -> "_Extent":
         """The extent of a batch, from all its windows on all ranks and from nothing that a rank would have to ask."""
@@ -280,22 +285,9 @@ class _Extent:
 class _Assembly:
     """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
 
-    def __init__(self, sampler: Sampler, dataset: Int64[np.ndarray, " batch"], extent: _Extent) -> None:
-        self.sampler, self.extent, self.device = sampler, extent, sampler.device
-        self.source = _send(dataset, self.device)
-        sources = extent.sources
-        size, window = len(dataset), sampler.mixture.window
-
-        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            tensor = torch.empty(shape, dtype=dtype, device=self.device)
-            _plain(tensor)[...] = 0
-            return tensor
-
-        self.proprio = zeros(size, window, max(source.dataset.spec.state_dim for source in sources))
-        self.action = zeros(size, window - 1, max(source.dataset.spec.action_dim for source in sources))
-        self.reward = zeros(size, window - 1)
-        self.terminated = zeros(size, window - 1, dtype=torch.bool)
-        self.later = zeros(size, 1, 2)
+    def __init__(self, sampler: Sampler, draws: Draws, extent: _Extent) -> None:
+        self.sampler, self.draws, self.extent, self.device = sampler, draws, extent, sampler.device
+        size, window, sources = len(draws.row), sampler.mixture.window, extent.sources
         self.images = self._pictures(size, window, {len(source.cameras) for source in sources})
         self.goals = self._pictures(size, 1, {len(source.goal_cameras) for source in sources})
         # What is decided on the CPU, and sent to the device once it is whole.
@@ -319,32 +311,41 @@ class _Assembly:
         """Gather the numbers of all windows: on the CPU dataset by dataset, on a GPU all at once, since there it is the
         number of launches that counts.
         """
-        if (columns := self.sampler.columns) is not None:
-            rows = _send(np.concatenate([windows.rows for _, _, windows in located]), self.device)
-            if "state" in columns:
-                columns["state"].take(self.source, rows, out=self.proprio)
-            columns["action"].take(self.source, rows[:, :-1], out=self.action)
-            columns["reward"].take(self.source, rows[:, :-1], out=self.reward[..., None])
-            columns["terminated"].take(self.source, rows[:, :-1], out=self.terminated[..., None])
-            if "later" in columns:
-                columns["later"].take(self.source, rows[:, -1:], out=self.later)
+        specs = [source.dataset.spec for source in self.extent.sources]
+        proprio, actions = max(spec.state_dim for spec in specs), max(spec.action_dim for spec in specs)
+        dataset, rows = self.draws.dataset, np.concatenate([windows.rows for _, _, windows in located])
+        if (resident := self.sampler.resident) is not None:
+            arrays = [dataset, resident.place(dataset, rows), rows, self.draws.row]
+            source, place, self.rows, self.row = send(arrays, self.device)
+            found, self.constant = resident.take(source, place), resident.share(source)
+            self.proprio = found["state"][..., :proprio].contiguous()
+            self.action = found["action"][:, :-1, :actions].contiguous()
+            self.reward, self.terminated = found["reward"][:, :-1, 0], found["terminated"][:, :-1, 0]
+            self.later = found["later"][:, -1]
             return
-        for source, where, windows in located:
-            rows = torch.from_numpy(windows.rows)
+        self.rows, self.row = torch.from_numpy(rows), torch.from_numpy(self.draws.row)
+        self.constant = {name: _gather(x, torch.from_numpy(dataset)) for name, x in self.sampler.constants.items()}
+        batch, window = rows.shape
+        self.proprio = _zeros(batch, window, proprio)
+        self.action = _zeros(batch, window - 1, actions)
+        self.reward = _zeros(batch, window - 1)
+        self.terminated = _zeros(batch, window - 1, dtype=torch.bool)
+        self.later = _zeros(batch, 2)
+        for source, where, _ in located:
+            rows = self.rows[where]
             if source.state is not None:
                 _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
             _gather(source.action, rows[:, :-1], out=self.action[where, :, : source.action.shape[1]])
             _gather(source.reward, rows[:, :-1], out=self.reward[where])
             _gather(source.terminated, rows[:, :-1], out=self.terminated[where])
             if source.later is not None:
-                _gather(source.later, rows[:, -1:], out=self.later[where])
+                _gather(source.later, rows[:, -1], out=self.later[where])
 
-    def fill(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
+    def fill(self, source: Source, where: slice, windows: Windows) -> None:
         """All but the numbers of one dataset's windows, into their block."""
-        if source.cameras:
-            rows = _send(windows.rows, self.device)
-            for i, name in enumerate(source.cameras):
-                _gather_pictures(source.images[name], rows, out=self.images[i, where])
+        draws = self.draws[where]
+        for i, name in enumerate(source.cameras):
+            _gather_pictures(source.images[name], self.rows[where], out=self.images[i, where])
         self.mask[where] = windows.mask
         task = source.task(windows.episode)
         self.text[where] = source.text[task]
@@ -355,24 +356,25 @@ class _Assembly:
     def _fill_goals(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
         goal = source.goal_rows(windows, draws.goal)
         self.show_goal[where, 0] = (goal >= 0) & draws.show_goal
-        rows = _send(np.maximum(goal, 0)[:, None], self.device)
+        (rows,) = send([np.maximum(goal, 0)[:, None]], self.device)
         for i, name in enumerate(source.goal_cameras):
             frames = source.goals[name] if source.config.goals == "stored" else source.images[name]
             _gather_pictures(frames, rows, out=self.goals[i, where])
         if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
             behind = windows.rows[:, 1:] - goal[:, None]
-            arrived = _send(behind == 0, self.device)
+            (arrived,) = send([behind == 0], self.device)
             self.reward[where], self.terminated[where] = arrived.float(), arrived
             self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        num_goals = self.extent.num_goals
-        constant = {name: _gather(table, self.source) for name, table in self.sampler.constants.items()}
+        num_goals, constant = self.extent.num_goals, self.constant
         proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
         _normalise(
             self.action, constant["action_centre"][:, None, :actions], constant["action_half"][:, None, :actions]
         )
-        length = self.extent.num_text
+        decided = [self.mask, self.show_goal]
+        decided += [array[:, : self.extent.num_text] for array in (self.text, self.text_mask)]
+        mask, show_goal, text, text_mask = send(decided, self.device)
         return {
             "proprio": self.proprio,
             "proprio_mask": constant["proprio_mask"][:, :proprio],
@@ -383,19 +385,20 @@ class _Assembly:
             "camera_mask": constant["camera_mask"][:, :cameras],
             "goal_images": self.goals[:num_goals],  # what a whole batch lacks is not computed
             "goal_slots": constant["goal_slots"][:, :num_goals],
-            "goal_mask": constant["goal_mask"][:, :num_goals] & _send(self.show_goal, self.device),
-            "text": _send(self.text[:, :length], self.device),
-            "text_mask": _send(self.text_mask[:, :length], self.device),
+            "goal_mask": constant["goal_mask"][:, :num_goals] & show_goal,
+            "text": text,
+            "text_mask": text_mask,
             "action": self.action,
             "action_mask": constant["action_mask"][:, :actions],
-            "reward": self.reward.mul_(constant["reward_scale"][:, None]),
+            "reward": self.reward * constant["reward_scale"][:, None],
             "discount": 1 - self.terminated.float(),
-            "mask": _send(self.mask, self.device),
+            "mask": mask,
             "imitation_weight": constant["imitation_weight"],
             "critic_weight": constant["critic_weight"],
             "own_discount": constant["own_discount"],
-            "later": self.later[:, 0, 0] * constant["reward_scale"],
-            "later_known": self.later[:, 0, 1],
+            "later": self.later[:, 0] * constant["reward_scale"],
+            "later_known": self.later[:, 1],
+            "row": self.row,
         }
 
 
@@ -419,14 +422,10 @@ def _plain(tensor: Tensor) -> Any:
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
-def _send(array: np.ndarray, device: torch.device) -> Tensor:
-    """An array on a device. It goes by way of pinned memory, so that nobody waits for what the device is doing: the
-    next batch is gathered while it computes an update.
-    """
-    tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
-    return tensor.contiguous().pin_memory().to(device, non_blocking=True) if array.size else tensor.to(device)
+def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    tensor = torch.empty(shape, dtype=dtype)
+    tensor.numpy()[...] = 0
+    return tensor
 
 
 def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:

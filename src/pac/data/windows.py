@@ -32,7 +32,7 @@ class Windows:
 
 
 class Source:
-    """One dataset of a mixture: its windows, and its arrays as tensors where the gather happens."""
+    """One dataset of a mixture: its windows, and its arrays as tensors; pictures lie where they are gathered."""
 
     def __init__(
         self,
@@ -72,25 +72,20 @@ class Source:
         self.text, self.text_mask = map(np.stack, zip(*map(tokenizer.encode, texts), strict=True))
         self.num_text = int(self.text_mask.sum(1).max())  # tokens of the longest instruction
 
-        def put(array: np.ndarray) -> Tensor:
-            with warnings.catch_warnings():  # torch warns of read-only memory; nothing here writes to it
-                warnings.simplefilter("ignore", UserWarning)
-                return torch.from_numpy(array).to(device)
-
-        self.state = put(dataset.arrays[STATE]) if STATE in dataset.arrays else None
-        self.action, self.terminated = put(dataset.arrays[ACTION]), put(dataset.arrays[TERMINATED])
-        self.reward, self.later = put(reward_column(dataset, config.reward)), None
+        self.state = _tensor(dataset.arrays[STATE]) if STATE in dataset.arrays else None
+        self.action, self.terminated = _tensor(dataset.arrays[ACTION]), _tensor(dataset.arrays[TERMINATED])
+        self.reward, self.later = _tensor(reward_column(dataset, config.reward)), None
         if returns_discount is not None and config.goals != "hindsight":  # whose rewards depend on the goal drawn
             discount = config.applied_discount(returns_discount)
-            self.later = put(returns_to_go(dataset, config.reward, discount))
+            self.later = _tensor(returns_to_go(dataset, config.reward, discount))
         stored = config.goals == "stored"
         seen = dict.fromkeys((*self.cameras, *(() if stored else self.goal_cameras)))
-        self.images = {name: put(dataset.arrays[IMAGES + name]) for name in seen}
-        self.goals = {name: put(dataset.goals[GOALS + name]) for name in self.goal_cameras if stored}
+        self.images = {name: _tensor(dataset.arrays[IMAGES + name]).to(device) for name in seen}
+        self.goals = {name: _tensor(dataset.goals[GOALS + name]).to(device) for name in self.goal_cameras if stored}
 
     @property
     def num_bytes(self) -> int:
-        """What the arrays take where they lie."""
+        """What the arrays take."""
         numbers = [self.state, self.action, self.terminated, self.reward, self.later]
         arrays = [*numbers, *self.images.values(), *self.goals.values()]
         return sum(array.numel() * array.element_size() for array in arrays if array is not None)
@@ -135,6 +130,12 @@ class Source:
             if (found := self.success_frames.get(int(task))) is not None:
                 rows[i] = found[int(share[i] * len(found))]
         return rows
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():  # torch warns of read-only memory; nothing here writes to it
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
 
 
 def _statistics(config: DatasetConfig, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
