@@ -83,7 +83,8 @@ class Sampler:
         self.camera_slots = _slots(source.cameras for source in self.sources)
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
         self.image_size = mixture.image_size or _common_size(self.sources)
-        self.constants, self.resident = self._constants(), None
+        self.constants = self._constants()
+        self.resident: Resident | None = None
         if self.device.type != "cpu":
             self.keep_on(self.device)
         self.buffers = _Buffers()
@@ -281,6 +282,14 @@ class _Extent:
     num_goals: int
     num_text: int
 
+    @property
+    def num_proprio(self) -> int:
+        return max(source.dataset.spec.state_dim for source in self.sources)
+
+    @property
+    def num_actions(self) -> int:
+        return max(source.dataset.spec.action_dim for source in self.sources)
+
 
 class _Assembly:
     """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
@@ -311,35 +320,39 @@ class _Assembly:
         """Gather the numbers of all windows: on the CPU dataset by dataset, on a GPU all at once, since there it is the
         number of launches that counts.
         """
-        specs = [source.dataset.spec for source in self.extent.sources]
-        proprio, actions = max(spec.state_dim for spec in specs), max(spec.action_dim for spec in specs)
-        dataset, rows = self.draws.dataset, np.concatenate([windows.rows for _, _, windows in located])
-        if (resident := self.sampler.resident) is not None:
-            arrays = [dataset, resident.place(dataset, rows), rows, self.draws.row]
-            source, place, self.rows, self.row = send(arrays, self.device)
-            found, self.constant = resident.take(source, place), resident.share(source)
-            self.proprio = found["state"][..., :proprio].contiguous()
-            self.action = found["action"][:, :-1, :actions].contiguous()
-            self.reward, self.terminated = found["reward"][:, :-1, 0], found["terminated"][:, :-1, 0]
-            self.later = found["later"][:, -1]
-            return
-        self.rows, self.row = torch.from_numpy(rows), torch.from_numpy(self.draws.row)
-        self.constant = {name: _gather(x, torch.from_numpy(dataset)) for name, x in self.sampler.constants.items()}
-        batch, window = rows.shape
-        self.proprio = _zeros(batch, window, proprio)
-        self.action = _zeros(batch, window - 1, actions)
-        self.reward = _zeros(batch, window - 1)
-        self.terminated = _zeros(batch, window - 1, dtype=torch.bool)
-        self.later = _zeros(batch, 2)
+        rows = np.concatenate([windows.rows for _, _, windows in located])
+        if self.sampler.resident is None:
+            self._read_each(located, torch.from_numpy(rows))
+        else:
+            self._read_at_once(self.sampler.resident, rows)
+
+    def _read_at_once(self, resident: Resident, rows: Int64[np.ndarray, "batch window"]) -> None:
+        arrays = [self.draws.dataset, resident.place(self.draws.dataset, rows), rows, self.draws.row]
+        dataset, place, self.rows, self.row = send(arrays, self.device)
+        found, self.constant = resident.take(dataset, place), resident.share(dataset)
+        self.proprio = found["state"][..., : self.extent.num_proprio].contiguous()
+        self.action = found["action"][:, :-1, : self.extent.num_actions].contiguous()
+        self.reward, self.terminated = found["reward"][:, :-1, 0], found["terminated"][:, :-1, 0]
+        self.later = found["later"][:, -1]
+
+    def _read_each(self, located: list[tuple[Source, slice, Windows]], rows: Int64[Tensor, "batch window"]) -> None:
+        self.rows, self.row = rows, torch.from_numpy(self.draws.row)
+        dataset, (size, window) = torch.from_numpy(self.draws.dataset), rows.shape
+        self.constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
+        self.proprio = _zeros(size, window, self.extent.num_proprio)
+        self.action = _zeros(size, window - 1, self.extent.num_actions)
+        self.reward = _zeros(size, window - 1)
+        self.terminated = _zeros(size, window - 1, dtype=torch.bool)
+        self.later = _zeros(size, 2)
         for source, where, _ in located:
-            rows = self.rows[where]
+            mine = rows[where]
             if source.state is not None:
-                _gather(source.state, rows, out=self.proprio[where, :, : source.state.shape[1]])
-            _gather(source.action, rows[:, :-1], out=self.action[where, :, : source.action.shape[1]])
-            _gather(source.reward, rows[:, :-1], out=self.reward[where])
-            _gather(source.terminated, rows[:, :-1], out=self.terminated[where])
+                _gather(source.state, mine, out=self.proprio[where, :, : source.state.shape[1]])
+            _gather(source.action, mine[:, :-1], out=self.action[where, :, : source.action.shape[1]])
+            _gather(source.reward, mine[:, :-1], out=self.reward[where])
+            _gather(source.terminated, mine[:, :-1], out=self.terminated[where])
             if source.later is not None:
-                _gather(source.later, rows[:, -1], out=self.later[where])
+                _gather(source.later, mine[:, -1], out=self.later[where])
 
     def fill(self, source: Source, where: slice, windows: Windows) -> None:
         """All but the numbers of one dataset's windows, into their block."""
