@@ -127,7 +127,10 @@ def test_killing_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_ctrl_c_leaves_what_is_finished_and_no_process(tmp_path: Path) -> None:
     command = ["collect", "control/cartpole.swingup", "--behaviour", "random", "--workers", "1", "--episodes"]
-    code = f"import sys; from pac.cli import main; sys.exit(main({[*command, '1000', '--out', str(tmp_path / 'a')]}))"
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
+        f"from pac.cli import main; sys.exit(main({[*command, '1000', '--out', str(tmp_path / 'a')]}))"
+    )
     path = os.pathsep.join(sys.path)
     process = subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, env=os.environ | {"PYTHONPATH": path}

@@ -103,20 +103,20 @@ def fail(recipe: Path, out: Path, *options: str, before: str = "") -> str:
     return said
 
 
-def assert_same_curve(run: Path, other: Path, tolerance: float = 1e-5) -> None:
-    """Losses within the tolerance, relative; other numbers near. What weights enter magnifies rounding as the
-    temperature becomes small against values of about 1; the critic's loss is without them.
+def assert_same_curve(run: Path, other: Path, tolerance: float = 1e-5, *, magnified: bool = False) -> None:
+    """Losses within the tolerance, relative; other numbers near. Weights of advantages magnify rounding, where they
+    enter, as the temperature becomes small against values of about 1; the critic's loss is without them.
     """
     rows, others = read_metrics(run), read_metrics(other)
     assert [row["step"] for row in rows] == [row["step"] for row in others] == list(range(1, 51))
     for row, expected in zip(rows, others, strict=True):
         assert row.keys() == expected.keys()
-        magnified = max(1.0, 0.01 / row.get("weights/temperature", 1.0))
+        factor = max(1.0, 0.01 / row["weights/temperature"]) if magnified else 1.0
         for name in row.keys() - {"step"}:
             if name.startswith("time/") or (name.startswith("weights/") and row["weights/temperature"] < 1e-5):
                 continue
             near = tolerance * (1 if name in ("loss/total", "loss/imitation", "loss/critic") else 100)
-            near *= 1 if name == "loss/critic" else magnified
+            near *= 1 if name == "loss/critic" else factor
             assert row[name] == pytest.approx(expected[name], rel=near, abs=near), f"{name} at step {row['step']}"
 
 
@@ -164,7 +164,7 @@ def test_two_processes_train_as_one_does_and_either_resumes_the_other(
 def test_methods_train_as_on_one_process(recipe: Path, tmp_path: Path, options: list[str]) -> None:
     train(recipe, tmp_path / "one", *options, processes=1)
     train(recipe, tmp_path / "two", *options, processes=2)
-    assert_same_curve(tmp_path / "two", tmp_path / "one")
+    assert_same_curve(tmp_path / "two", tmp_path / "one", magnified="objective.method=pac+v" in options)
 
 
 @pytest.mark.slow
@@ -261,6 +261,27 @@ def test_a_loss_that_is_not_finite_stops_all(recipe: Path, tmp_path: Path) -> No
     rows = read_metrics(tmp_path / "run")
     assert rows[-1]["optim/refused"] == 1
     assert (tmp_path / "run/checkpoints/last/checksums.json").exists()
+
+
+POISONED = """
+import os
+from pac.data.sampling import Sampler
+gather = Sampler.gather
+def poisoned(self, step):
+    tensors = gather(self, step)
+    if step == 3 and os.environ["RANK"] == "0":
+        tensors["reward"] = tensors["reward"] * float("nan")
+    return tensors
+Sampler.gather = poisoned
+"""
+
+
+@pytest.mark.slow
+def test_data_that_is_not_finite_on_one_process_is_named_by_all(recipe: Path, tmp_path: Path) -> None:
+    """Whose own data is sound must not wait for the other in a forward pass."""
+    said = fail(recipe, tmp_path / "run", before=POISONED)
+    assert "Step 3: expected a finite loss and gradient" in said, said
+    assert "(4 of 8 windows)" in said, said
 
 
 SLOW_WRITES = """

@@ -166,7 +166,7 @@ def test_no_room_for_one_checkpoint_is_said_at_once(
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))  # type: ignore[attr-defined]
         assert main(command) == 2
-    assert "expected room for a checkpoint" in capsys.readouterr().err
+    assert "expected room for checkpoints" in capsys.readouterr().err
     assert main(command) == 0  # nothing was left that stands in the way
 
 
@@ -194,9 +194,33 @@ def test_folders_in_use(run: Run, tmp_path: Path) -> None:
 def test_overwriting_removes_a_run_and_nothing_else(run: Run) -> None:
     folder = run.directory.path
     (folder / "notes.txt").write_text("mine")
-    RunDirectory(folder).open(resume=False, overwrite=True)
-    assert {path.name for path in folder.iterdir()} == {"notes.txt", "checkpoints", ".lock"}
+    directory = RunDirectory(folder)
+    directory.open(resume=False, overwrite=True)
+    assert directory.bytes_aside() > 0
+    directory.begin(run.describe())
+    assert {path.name for path in folder.iterdir()} == {"notes.txt", "checkpoints", "config.json", ".lock"}
     assert not any((folder / "checkpoints").iterdir())
+
+
+def test_overwriting_removes_nothing_before_the_new_run_begins(run: Run) -> None:
+    """Neither when it fails its checks nor when it is killed at any moment before."""
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    folder, names = run.directory.path, ("checkpoints", "config.json", "metrics.jsonl")
+    before = content()
+    directory = RunDirectory(folder)
+    directory.open(resume=False, overwrite=True)
+    (folder / "metrics.jsonl").write_text("of the new one")
+    directory.abandon()
+    assert content() == before
+    for count in range(len(names) + 1):  # put aside so far
+        (folder / ".overwritten").mkdir()
+        for name in ("config.json", "checkpoints", "metrics.jsonl")[:count]:
+            (folder / name).rename(folder / ".overwritten" / name)
+        RunDirectory(folder).open(resume=True, overwrite=False)
+        assert content() == before
 
 
 def test_only_one_process_trains_into_a_folder(run: Run) -> None:

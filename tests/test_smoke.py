@@ -61,6 +61,8 @@ def test_data_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert main([*command, "--resume", "collect.max_steps=9"]) == 2
     assert "max_steps 30, now 9" in capsys.readouterr().err
+    assert main([*command, "--overwrite", "evaluation.tasks=['control/walker.walk']"]) == 2
+    assert {path: path.stat().st_mtime_ns for path in files} == files  # and so is the run that was to be replaced
     RunDirectory(out).open(resume=False, overwrite=True)
     assert not (out / "collected").exists()
 

@@ -19,7 +19,7 @@ class NonFiniteError(ValueError):
 
 def blame(sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int, world: World) -> str:
     """What to tell the user about a step's batch: dataset and episode of the samples that are to blame."""
-    draws, wrong = sampler.draw(step), wrong_rows(sampler, state, objective, step)
+    draws, wrong = sampler.draw(step), wrong_rows(sampler, state, objective, step, world)
     lines = []
     for i in wrong.nonzero()[:MOST_NAMED, 0].tolist():
         source = sampler.sources[draws.dataset[i]]
@@ -31,18 +31,23 @@ def blame(sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step:
     where = "; ".join(lines) if lines else "no single sample: the sum or the gradient overflowed"
     return (
         f"Step {step}: expected a finite loss and gradient, found otherwise ({num_wrong} of {num_windows} "
-        f"windows): {where}. The update was refused and the state saved. Repair or drop these episodes, lower the "
-        "learning rate, or continue with machine.on_nonfinite=skip."
+        f"windows): {where}. The update was refused and the state saved. Continue with --resume "
+        "machine.on_nonfinite=skip; or, without these episodes or with a lower learning rate, in another folder with "
+        "--start."
     )
 
 
-def wrong_rows(sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int) -> Bool[Tensor, " batch"]:
-    """True for windows with an action, reward or loss that is not finite."""
+def wrong_rows(
+    sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int, world: World
+) -> Bool[Tensor, " batch"]:
+    """True for windows with an action, reward or loss that is not finite. Losses take all processes, so they are asked
+    for only where the data of every one is sound.
+    """
     device = next(state.model.parameters()).device
     batch = as_batch({k: x.to(device) for k, x in sampler.gather(step).items()}, sampler.mixture.window)
     sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
     wrong = (~sound & batch.mask).any(1)
-    if not wrong.any():
+    if not any(world.collect(bool(wrong.any()))):
         given = Given(temperature=torch.ones((), device=device))  # one that follows the batch would spoil all rows
         with torch.no_grad():
             values = loss(state.model, state.target, batch, objective, None, given)[0]

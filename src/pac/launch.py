@@ -48,10 +48,12 @@ def main(args: argparse.Namespace) -> int:
                 options = {"resume": args.resume, "overwrite": args.overwrite}
                 run = perform(config, args.out, world, **options, command=command(args))
                 return 0 if run.interrupted is None else 128 + run.interrupted
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not (isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)):
+                    raise
                 raise ValueError(
-                    f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size, raise "
-                    "machine.accumulate, or set machine.recompute=true; continue with --resume."
+                    f"Out of memory: {str(error).splitlines()[0]} Continue with --resume and a higher "
+                    "machine.accumulate or machine.recompute=true, or begin again with a smaller mixture.batch_size."
                 ) from error
             except OSError as error:
                 raise ValueError(
@@ -70,7 +72,7 @@ def perform(
         run.console.print(f"{folder} is finished: {run.state.step:,} steps. A longer `length` would go on from here.")
         return run
     if world.is_main:
-        run.directory.write_json(CONFIG, run.describe() | {"command": command})
+        run.directory.begin(run.describe() | {"command": command})
         mixtures.print_plan(run.plan, run.console)
         begun = f"from step {run.state.step:,} " if resumed else ""
         run.console.print(
@@ -118,9 +120,10 @@ def _compare(before: dict[str, Any], run: Run) -> None:
                 "the same recipe and overrides, or fine-tune into another folder with --start."
             )
         run.console.print(f"[bold]Going on with another {text}.")
-    for name, old, new in differences(before["mixture"], now["mixture"]):
+    old_data, new_data = ({name: found[name] for name in ("mixture", "value_scales")} for found in (before, now))
+    for name, old, new in differences(old_data, new_data):
         raise ValueError(
-            f"{run.directory.path}: expected the data that the run was begun with, found mixture {name}: {old} before, "
+            f"{run.directory.path}: expected the data that the run was begun with, found {name}: {old} before, "
             f"{new} now. Restore it, or fine-tune into another folder with --start."
         )
 

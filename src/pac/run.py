@@ -30,6 +30,8 @@ from safetensors import SafetensorError
 
 CHECKSUMS, CONFIG, SUMMARY, LOCK, COLLECTED = "checksums.json", "config.json", "summary.json", ".lock", "collected"
 REPLACED = ".replaced-"  # a checkpoint that a new one of the same step is about to replace
+ASIDE = ".overwritten"  # the run that was here, until the one that replaces it begins
+WRITTEN = ("checkpoints", "tensorboard", COLLECTED, "metrics.jsonl", SUMMARY)  # by a run, after config.json
 NEEDED = ("pretrained_model/config.json", "pretrained_model/model.safetensors", "training_state/training_step.json")
 
 
@@ -49,6 +51,9 @@ class RunDirectory:
             raise ValueError("Expected --resume or --overwrite, found both.")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path}: expected a folder for the run, found a file. Choose another --out.")
+        if (self.path / ASIDE).is_dir():
+            lock_folder(self.path, self)
+            self._settle_aside()
         used = self.path.is_dir() and any(not self._left_over(path) for path in self.path.iterdir())
         if resume and not self.is_run() and (used or not self.path.is_dir() or not any(self.path.iterdir())):
             raise ValueError(f"{self.path}: expected a run to resume, found none. Leave out --resume to start one.")
@@ -64,7 +69,7 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         lock_folder(self.path, self)
         if overwrite:
-            self._clear()
+            self._put_aside()
         self.checkpoints_path.mkdir(exist_ok=True)
         self._tidy()
 
@@ -82,19 +87,40 @@ class RunDirectory:
         return nothing or path.name in (LOCK, f".{CONFIG}.writing", COLLECTED)
 
     def abandon(self) -> None:
-        """Leave no trace of a run that could not begin; what was collected stays for the next try."""
+        """Leave no trace of a run that could not begin, and the one it was to replace where it was; what was collected
+        stays for the next try.
+        """
+        self._settle_aside()
         if not (self.path / CONFIG).exists():
             (self.path / LOCK).unlink(missing_ok=True)
             for folder in (self.checkpoints_path, self.path):
                 with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
 
-    def _clear(self) -> None:
-        """Remove what a run writes and nothing else; config.json last, so that a kill meanwhile leaves a run."""
-        for name in ("checkpoints", "tensorboard", COLLECTED):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("metrics.jsonl", SUMMARY, CONFIG):
-            (self.path / name).unlink(missing_ok=True)
+    def begin(self, config: Any) -> None:
+        """Write config.json. From here on this is the run of the folder, and one that it replaces is gone."""
+        self.write_json(CONFIG, config)
+        self._settle_aside()
+
+    def bytes_aside(self) -> int:
+        """What the run that is to be replaced holds of the disk."""
+        return sum(path.lstat().st_size for path in (self.path / ASIDE).rglob("*"))
+
+    def _put_aside(self) -> None:
+        """What a run writes and nothing else; config.json first, so that a kill meanwhile leaves no second run."""
+        (self.path / ASIDE).mkdir()
+        for name in (CONFIG, *WRITTEN):
+            if (self.path / name).exists():
+                (self.path / name).rename(self.path / ASIDE / name)
+
+    def _settle_aside(self) -> None:
+        """Remove what was put aside if its successor has begun; else put it back, config.json last."""
+        if not (self.path / CONFIG).exists():
+            for name in (*WRITTEN, CONFIG):
+                if (old := self.path / ASIDE / name).exists():
+                    _remove(self.path / name)
+                    old.rename(self.path / name)
+        _remove(self.path / ASIDE)
 
     def _tidy(self) -> None:
         """Finish or remove what a killed writer left."""
@@ -199,6 +225,9 @@ class RunDirectory:
             (self.checkpoints_path / "last").unlink()
         return None
 
+    def num_checkpoints(self) -> int:
+        return sum(1 for _ in self._folders())
+
     def _folders(self) -> Iterator[Path]:
         return (path for path in self.checkpoints_path.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
@@ -216,6 +245,10 @@ def lock_folder(path: Path, owner: object) -> None:
         ) from error
     except OSError:  # some network file systems have no locks
         pass
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def keep_rule(keep_last: int, keep_every: int | None) -> Callable[[list[int]], set[int]]:

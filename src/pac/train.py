@@ -27,6 +27,8 @@ from pac.data import mixture as mixtures
 from pac.data.relabel import GoalPictures, goal_pictures
 from pac.distributed import World
 from pac.envs import spec as task_spec
+from pac.envs.rendering import find_gl
+from pac.envs.tasks import check_name
 from pac.evaluate import summarise
 from pac.ingredients import choose_device, fit_model, make_sampler, mean_flops, scale_rewards, size_name, versions
 from pac.logs import Logs, make_console
@@ -137,6 +139,12 @@ class Run:
         settings, machine = self.config.evaluation, self.config.machine
         if machine.wandb is not None and importlib.util.find_spec("wandb") is None:
             raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb, or unset it.")
+        self.world.on_main(self._check_worlds)
+        if machine.accumulate > (part := self.config.mixture.batch_size // self.world.size):
+            raise ValueError(
+                f"machine.accumulate: expected at most {part}, a process's part of mixture.batch_size "
+                f"{self.config.mixture.batch_size}, found {machine.accumulate}."
+            )
         for task in settings.tasks:
             spec = task_spec(task, cameras=tuple(self.interface.cameras), max_steps=settings.max_steps)
             robot = self.interface.robot(spec)
@@ -146,6 +154,17 @@ class Run:
                     "some in training, found neither stored ones nor a success. Leave the task out and try the "
                     "checkpoint with `pac evaluate --goals DATASET`."
                 )
+
+    def _check_worlds(self) -> None:
+        """Raise if the trials' simulators are missing, or what they draw pictures with."""
+        families = {check_name(task) for task in self.config.evaluation.tasks}
+        if families:
+            from pac.envs.world import load
+
+            for family in families:
+                load(family)
+        if families - {"gym"} and self.interface.cameras:
+            find_gl()
 
     @functools.cached_property
     def goals(self) -> GoalPictures:
@@ -180,13 +199,16 @@ class Run:
         }
 
     def check_disk(self) -> None:
-        """Raise if not even one checkpoint fits."""
-        needed = 16 * count_parameters(self.state.target)  # model, target, two moments, in float32
-        free = shutil.disk_usage(self.directory.path).free
-        if free < needed:
+        """Raise if the checkpoints do not fit: those that are kept, and one more while it is written."""
+        size = 16 * count_parameters(self.state.target)  # model, target, two moments, in float32
+        every, kept = self._duration(self.config.checkpoint.every), self._kept()
+        count = len(kept([*range(every, self.steps, every), self.steps])) + 1
+        missing = max(1, count - self.directory.num_checkpoints())
+        free = shutil.disk_usage(self.directory.path).free + self.directory.bytes_aside()
+        if free < missing * size:
             raise ValueError(
-                f"{self.directory.path}: expected room for a checkpoint of {needed / 1e9:.2f} GB, found "
-                f"{free / 1e9:.2f} GB free. Free some space or choose another --out."
+                f"{self.directory.path}: expected room for checkpoints of {size / 1e9:.2f} GB, {missing} at a time, "
+                f"found {free / 1e9:.2f} GB free. Free some space or choose another --out."
             )
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
@@ -374,7 +396,12 @@ class Run:
         if not config.tasks or not due:
             return
         policy = self.policy()
-        found = self.world.on_main(lambda: self.try_policy(policy))
+        try:
+            found = self.world.on_main(lambda: self.try_policy(policy))
+        except Exception:
+            self.save()  # trials that fail lose no updates
+            self.finish()
+            raise
         if found is not None:
             logs.write(step, found)
             self.evaluated, self.saved = step, -1  # a checkpoint of this step, if any, does not know of it
@@ -428,7 +455,9 @@ class Run:
 
 
 class _Signals:
-    """SIGTERM and Ctrl-C end the loop after the update under way; a second one ends it at once."""
+    """SIGTERM and Ctrl-C end the loop after the update under way; a Ctrl-C after either ends it at once. Not a second
+    SIGTERM: a scheduler that tells every process, and torchrun, which passes its own on, would send two.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run, self.before = run, dict[int, Any]()
@@ -440,9 +469,9 @@ class _Signals:
             self.before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.run.interrupted is not None:
+        if self.run.interrupted is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.run.interrupted = number
+        self.run.interrupted = self.run.interrupted or number
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import pickle
+import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pac.data.episodes import Dataset
 from pac.data.mixture import Mixture, parse_mixture, plan
 from pac.data.resident import pack, unpack
-from pac.data.sampling import Sampler, resize_pictures
+from pac.data.sampling import Sampler, _Buffers, resize_pictures
 from pac.types import Batch, Observation
 
 
@@ -514,3 +516,24 @@ def test_mixtures_that_cannot_be_sampled(make_episode: Any, make_dataset: Any, t
     planned = {"name": "a", "weight": 1, "datasets": [{"name": "x", "counts": {"trajectories": 1}}]}
     with pytest.raises(ValueError, match="only declared counts"):
         Sampler(parse_mixture({"groups": [planned]}), seed=0)
+
+
+def test_threads_never_share_a_buffer() -> None:
+    def take(to: list[np.ndarray]) -> None:
+        start.wait()
+        to.append(buffers.take((4, 8)))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(2000):
+            buffers, start = _Buffers(), threading.Barrier(3)
+            taken: list[np.ndarray] = []
+            threads = [threading.Thread(target=take, args=(taken,)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(taken, 2))
+    finally:
+        sys.setswitchinterval(interval)

@@ -268,8 +268,9 @@ class _Buffers:
             if len(array) >= size and sys.getrefcount(array) == 3:
                 return array[:size].reshape(shape)
         self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free
-        self._arrays.append(np.empty(size, np.uint8))  # numpy asks for huge pages, torch would not
-        return self._arrays[-1].reshape(shape)
+        array = np.empty(size, np.uint8)  # numpy asks for huge pages, torch would not
+        self._arrays.append(array)  # ours by the variable's reference, until the result has its own
+        return array.reshape(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
