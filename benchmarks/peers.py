@@ -19,6 +19,12 @@ Beside `pac study study/together`, on its poor data; the grid sees two tasks tha
         --out results/peers/poor.json                                             # 70, with other work beside it
 and the same two of CQL, `--methods cql --device cuda` and files of its own, 7 minutes of one H200 with 16 cores (8 and
 18 processes at once, under MPS: 200 s a run of 10,000).
+Beside `pac study study/cartpole`, with the grid on the same task, 11 minutes of two cores:
+    data=runs/cartpole/data/mixed/control-cartpole.swingup
+    rules="--methods bc td3+bc iql --device cpu --processes 2"
+    python benchmarks/peers.py $data $rules --trials 20 --grid --steps 5000 --out results/peers/cartpole_grid.json
+    python benchmarks/peers.py $data $rules --trials 50 --chosen results/peers/cartpole_grid.json --steps 10000 \\
+        --out results/peers/cartpole.json
 On a page, `<!-- pac: table study/together.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
 
 **Equal terms.** States are standardised and actions brought to [-1, 1] with the statistics and bounds that PAC reads; a
