@@ -101,6 +101,10 @@ IMPOSSIBLE = {
     "mixture=nowhere.toml": "found neither at nowhere.toml",
     "seed.deep=3": "expected 'seed' to be a section",
     "mixture.batch_size=0": "batch_size",
+    "mixture.groups.al.weight=2": "expected a name (all) and a key at 'al.weight'",
+    "mixture.groups.all=2": "expected a name (all) and a key at 'all'",
+    "mixture.groups.all.datasets.leg.discount=0": "expected a name (arm) and a key at 'leg.discount'",
+    "mixture.groups.all.datasets.arm.imitation_weight=2": "expected imitation_weight in [0, 1], found 2",
 }
 
 
@@ -112,9 +116,7 @@ def test_mistakes_are_named(tmp_path: Path, table: dict[str, Any], change: str) 
 
 
 CONFLICTS = [
-    ("bc", ["mixture.defaults.imitation_weight=0.5"], "expected imitation_weight 1 for every dataset"),
-    ("filtered-bc", ["schedules.imitation_weight=[[0,1]]"], "no schedule of it"),
-    ("bc+q", ["mixture.defaults.imitation_weight=0.5"], "Method 'bc+q' clones"),
+    ("filtered-bc", ["schedules.imitation_weight=[[0,1]]"], "schedules.imitation_weight: expected none with method"),
     ("bc", ["schedules.critic_weight=[[0,1]]"], "schedules.critic_weight: expected none with method 'bc'"),
     ("bc+q", ["schedules.temperature=[[0,1]]"], "schedules.temperature: expected none"),
     ("bc", ["objective.improve=true"], "objective.improve: expected False"),
@@ -189,6 +191,28 @@ def test_what_a_method_decides(tmp_path: Path, table: dict[str, Any]) -> None:
         found = parse_recipe(table | {"objective": {"method": method}})
         assert {name: getattr(found.objective, name) for name in decided} == decided
         assert {name: getattr(found.mixture.datasets[0], name) for name in defaults} == defaults
+
+
+def test_one_mixture_serves_methods_that_clone_and_those_that_improve(table: dict[str, Any]) -> None:
+    table["mixture"]["groups"][0]["datasets"][0]["imitation_weight"] = 0.25
+    expected = {"bc": 1, "filtered-bc": 1, "bc+q": 1, "pac": 0.25, "pac+v": 0.25}
+    for method, alpha in expected.items():
+        found = parse_recipe(table | {"objective": {"method": method}})
+        assert [dataset.imitation_weight for dataset in found.mixture.datasets] == [alpha], method
+
+
+def test_overrides_reach_groups_and_datasets_by_name(tmp_path: Path, table: dict[str, Any]) -> None:
+    group = table["mixture"]["groups"][0]
+    group["datasets"].append(group["datasets"][0] | {"name": "arm.left"})
+    file, at = dump(table, tmp_path / "recipe.toml"), f"mixture.groups.{group['name']}"
+    words = [
+        f"{at}.weight=3",
+        f"{at}.datasets.arm.imitation_weight=0.1",
+        f"{at}.datasets.arm.left.imitation_weight=0.9",
+    ]
+    found = load_recipe(file, words).mixture
+    assert found.groups[0].weight == 3
+    assert {dataset.name: dataset.imitation_weight for dataset in found.datasets} == {"arm": 0.1, "arm.left": 0.9}
 
 
 def test_collected_data_has_its_place(table: dict[str, Any], tmp_path: Path) -> None:

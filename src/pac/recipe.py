@@ -11,7 +11,7 @@
     [schedules]
     imitation_weight = [[0, 1.0], [5000, 1.0], [10000, 0.3]]   # straight lines between (step, value)
 
-`pac train recipe.toml --out runs/a seed=3 objective.discount=0.97 mixture.defaults.imitation_weight=0.5`
+`pac train recipe.toml --out runs/a seed=3 objective.discount=0.97 mixture.groups.poor.imitation_weight=0.5`
 """
 
 import copy
@@ -20,7 +20,7 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,10 +40,11 @@ from pac.sections import (
 T = TypeVar("T")
 
 # What each method of the paper's comparison is, in terms of the objective and of what the mixture takes by default.
+# Those that do not improve clone: alpha is 1 for every dataset, whatever the mixture says. So one mixture serves all.
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "bc": ({"critic": "none", "improve": False}, {"imitation_weight": 1.0}),
-    "filtered-bc": ({"critic": "none", "improve": False}, {"imitation_weight": 1.0, "success_only": True}),
-    "bc+q": ({"critic": "q", "improve": False}, {"imitation_weight": 1.0}),
+    "bc": ({"critic": "none", "improve": False}, {}),
+    "filtered-bc": ({"critic": "none", "improve": False}, {"success_only": True}),
+    "bc+q": ({"critic": "q", "improve": False}, {}),
     "pac": ({"critic": "q", "improve": True}, {}),
     "pac+v": ({"critic": "v", "improve": True}, {"imitation_weight": 0.0}),
 }
@@ -137,7 +138,7 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Pa
         mixture["defaults"] = defaults | dict(own)
     _place_collected(mixture, table, collected)
     config = RunConfig(
-        mixture=parse_mixture(mixture, root),
+        mixture=parse_mixture(mixture, root) if objective.improve else _cloned(parse_mixture(mixture, root)),
         method=method,
         objective=objective,
         schedules=parse_section(Schedules, _pairs(table.get("schedules", {})), "schedules"),
@@ -162,6 +163,15 @@ def _method(table: Mapping[str, Any]) -> tuple[str, ObjectiveConfig, dict[str, A
                 "out, or choose another method."
             )
     return method, parse_section(ObjectiveConfig, decided | given, "objective"), defaults
+
+
+def _cloned(mixture: Mixture) -> Mixture:
+    """The mixture with an alpha of 1 everywhere."""
+    groups = (
+        replace(group, datasets=tuple(replace(dataset, imitation_weight=1.0) for dataset in group.datasets))
+        for group in mixture.groups
+    )
+    return replace(mixture, groups=tuple(groups))
 
 
 def _place_collected(mixture: dict[str, Any], table: Mapping[str, Any], collected: Path | None) -> None:
@@ -200,18 +210,12 @@ def _check_run(config: RunConfig) -> None:
             f"machine.accumulate: expected at most mixture.batch_size, {config.mixture.batch_size}, found "
             f"{config.machine.accumulate}."
         )
-    _check_weights(config)
+    _check_schedules(config)
 
 
-def _check_weights(config: RunConfig) -> None:
-    """Alphas, betas and schedules must be of use to the method."""
-    alphas = {dataset.imitation_weight for dataset in config.mixture.datasets}
-    if not config.objective.improve and (alphas - {1.0} or config.schedules.imitation_weight is not None):
-        raise ValueError(
-            f"Method {config.method!r} clones: expected imitation_weight 1 for every dataset and no schedule of it, "
-            f"found {sorted(alphas)}. Take imitation_weight out of the mixture's groups and datasets, or choose pac."
-        )
-    unused = {"temperature"} if not config.objective.improve else set()
+def _check_schedules(config: RunConfig) -> None:
+    """They must be of use to the method."""
+    unused = {"imitation_weight", "temperature"} if not config.objective.improve else set()
     unused |= {"critic_weight"} if config.objective.critic == "none" else set()
     for name in sorted(unused):
         if getattr(config.schedules, name) is not None:
@@ -250,10 +254,22 @@ def _pairs(table: Mapping[str, Any]) -> dict[str, Any]:
     return pairs
 
 
-def _assign(table: dict[str, Any], dotted: str, value: Any) -> None:
-    *sections, last = dotted.split(".")
-    for section in sections:
-        table = table.setdefault(section, {})
-        if not isinstance(table, dict):
-            raise ValueError(f"Override {dotted!r}: expected {section!r} to be a section, found {table!r}.")
-    table[last] = value
+def _assign(table: Any, dotted: str, value: Any) -> None:
+    """Set `section.key`. An entry of a list of tables goes by its name, which may have dots in it itself."""
+    at, rest = table, dotted
+    while True:
+        if isinstance(at, list):
+            names = sorted((str(entry.get("name")) for entry in at if isinstance(entry, dict)), key=len, reverse=True)
+            section = next((name for name in names if rest.startswith(f"{name}.")), None)
+            if section is None:
+                choices = ", ".join(sorted(names))
+                raise ValueError(f"Override {dotted!r}: expected a name ({choices}) and a key at {rest!r}.")
+            at, rest = next(entry for entry in at if entry.get("name") == section), rest.removeprefix(f"{section}.")
+            continue
+        section, found, later = rest.partition(".")
+        if not found:
+            at[section] = value
+            return
+        at, rest = at.setdefault(section, {}), later
+        if not isinstance(at, dict | list):
+            raise ValueError(f"Override {dotted!r}: expected {section!r} to be a section, found {at!r}.")

@@ -51,10 +51,6 @@ def test_there_must_be_something_to_begin_with() -> None:
 def test_sections_must_fit_each_other() -> None:
     with pytest.raises(ValueError, match=r"evaluation\.seed: expected one outside"):
         parse(recipe(evaluation={"seed": 1_000_003}), Path(), Path("collected"))
-    clones = recipe(objective={"method": "bc"}, improve={"imitation_weight": 0.5})
-    clones["mixture"]["defaults"] = {}
-    with pytest.raises(ValueError, match="method 'bc' clones"):
-        parse(clones, Path(), Path("collected"))
     with pytest.raises(ValueError, match=r"Unknown key 'improv' in the recipe"):
         parse(recipe(improv={"tasks": []}), Path(), Path("collected"))
 

@@ -92,7 +92,7 @@ def parse_actors(
     shows: Sequence[str] = (),
     goals: Sequence[str] = (),
 ) -> list[Contestant]:
-    """`random`, `runs/walker/last`, `ours=runs/walker/last`. A checkpoint comes once for each choice of sampling, of
+    """`random`, `runs/walker`, `ours=runs/walker`. A checkpoint comes once for each choice of sampling, of
     how many actions the critic picks from, and of what is shown.
     """
     for name in samplings:

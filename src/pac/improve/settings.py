@@ -149,11 +149,6 @@ def _check(recipe: Recipe) -> None:
             f"evaluation.seed: expected one outside [{(1 + improve.seed) * SEEDS:,}, {(2 + improve.seed) * SEEDS:,}), "
             f"whose states collected episodes start from, found {config.evaluation.seed:,}."
         )
-    if improve.imitation_weight not in (None, 1.0) and not config.objective.improve:
-        raise ValueError(
-            f"improve.imitation_weight: method {config.method!r} clones, expected 1 or nothing, found "
-            f"{improve.imitation_weight}."
-        )
     if not recipe.has_data and config.start is None and improve.first is None and improve.collect == "policy":
         raise ValueError(
             "Expected something to begin with: data in [mixture], a checkpoint (--start), or a behaviour that collects "
