@@ -58,7 +58,8 @@ def test_the_same_loss(critic: str, images: bool, seed: int) -> None:
             (plain_model(model), plain_model(target), padded),
         ]
     ]
-    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+    tolerance = 1e-5 if critic == "q" else 1e-4  # exp(advantage / temperature) magnifies rounding
+    torch.testing.assert_close(found[1], found[0], rtol=tolerance, atol=tolerance)
 
 
 def test_the_same_loss_with_padded_actions() -> None:
