@@ -11,6 +11,7 @@ from runs import config, start, write_dataset
 from torch import Tensor
 
 from pac.config import model_config
+from pac.data.windows import locate
 from pac.model import PAC
 from pac.model.pretrained import load_config, save_pretrained
 from pac.policy import Interface, Policy, Robot, load
@@ -92,7 +93,7 @@ def test_inputs_are_those_of_training(run: Run, monkeypatch: pytest.MonkeyPatch,
         with torch.no_grad():
             encoded = run.state.model.encode(batch.observation[:, 0])
             expected = run.state.model.policy_logits(encoded)
-        rows = source.locate(draws.window[places]).rows[:, 0]
+        rows = locate([(source, slice(None))], draws.window[places]).rows[:, 0]
         names = [name for name in source.dataset.arrays if name.startswith("observation.")]
         spec = task(run, index)
         asked = [
@@ -311,14 +312,20 @@ def test_it_becomes_another_checkpoint_in_place(run: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_captured_on_a_gpu(run: Run) -> None:
+def test_captured_on_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is replayed equals what is computed step by step, for more rows and robots than one capture."""
     pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
-    captured, plain = load(pretrained, device="cuda"), load(pretrained, device="cuda", values=True)
+    captured, plain = (load(pretrained, device="cuda", values=True) for _ in range(2))
+
+    def step_by_step(rows: list[Query], robot: Robot, noise: torch.Tensor) -> torch.Tensor:
+        return plain._choose(plain.model.encode(plain._observe(rows, robot)), noise.to(plain.device))
+
+    monkeypatch.setattr(plain, "_replay", step_by_step)
     for _ in range(2):
         asked = queries(run, 1)
         for one, other in zip(captured.act(asked), plain.act(asked), strict=True):
             np.testing.assert_allclose(one.action, other.action, atol=1e-5)
+            assert one.value == pytest.approx(other.value, rel=1e-4)
     assert len(captured._captured) == 1
     assert not plain._captured
     assert captured.become(pretrained, "again")

@@ -15,6 +15,7 @@ from pac import update
 from pac.blame import NonFiniteError
 from pac.cli import main
 from pac.data.sampling import Sampler
+from pac.data.windows import locate
 from pac.model import PAC
 from pac.recipe import parse_recipe
 from pac.run import read_metrics
@@ -54,7 +55,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     with pytest.raises(NonFiniteError) as caught:
         run.train()
     draws = run.sampler.draw(5)
-    episode = run.sampler.sources[0].locate(draws.window[2:3]).episode[0]
+    episode = locate([(run.sampler.sources[0], slice(None))], draws.window[2:3]).episode[0]
     assert "Step 5: expected a finite loss and gradient" in str(caught.value)
     assert f"arm: episode {episode}, window {draws.window[2]}" in str(caught.value)
     assert "1 of 4 windows" in str(caught.value)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from pac.config import ObjectiveConfig
 from pac.data.sampling import Sampler, as_batch
+from pac.data.windows import locate
 from pac.distributed import World
 from pac.objectives import Given, loss
 from pac.update import TrainState
@@ -23,7 +24,7 @@ def blame(sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step:
     lines = []
     for i in wrong.nonzero()[:MOST_NAMED, 0].tolist():
         source = sampler.sources[draws.dataset[i]]
-        episode = source.locate(draws.window[i : i + 1]).episode[0]
+        episode = locate([(source, slice(None))], draws.window[i : i + 1]).episode[0]
         lines.append(f"{source.config.name}: episode {episode}, window {draws.window[i]}")
     found = world.collect((int(wrong.sum()), len(wrong), lines))
     num_wrong, num_windows = sum(part[0] for part in found), sum(part[1] for part in found)

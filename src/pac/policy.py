@@ -17,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pac.data.episodes import IMAGES, STATE, Dataset, store_error
+from pac.data.pictures import resize_pictures
 from pac.data.relabel import GoalPictures, goal_pictures
-from pac.data.sampling import Sampler, resize_pictures
+from pac.data.sampling import Sampler
 from pac.data.text import Tokenizer
 from pac.model import PAC, Encoded
 from pac.model.pretrained import load_config, load_weights

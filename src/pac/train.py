@@ -24,6 +24,7 @@ from torch import Tensor
 from pac import distributed, optim
 from pac.blame import NonFiniteError, blame
 from pac.data import mixture as mixtures
+from pac.data.ahead import ahead
 from pac.data.relabel import GoalPictures, goal_pictures
 from pac.distributed import World
 from pac.envs import spec as task_spec
@@ -355,10 +356,10 @@ class Run:
 
     def batches(self) -> Generator[dict[str, Tensor]]:
         """The tensors of the batches from the state's step on, where the model is."""
-        workers = 0 if self.sampler.device.type != "cpu" else self.config.machine.workers
+        workers, device = 0 if self.sampler.device.type != "cpu" else self.config.machine.workers, self.world.device
         stream = self.sampler.stream(self.state.step, num_workers=workers, threads=True)
-        for tensors in stream:
-            yield {name: x.to(self.world.device, non_blocking=True) for name, x in tensors.items()}
+        there = ({name: x.to(device, non_blocking=True) for name, x in tensors.items()} for tensors in stream)
+        yield from ahead(there, device) if device.type == "cuda" else there
 
     def controls(self, step: int) -> Controls:
         schedules = self.config.schedules

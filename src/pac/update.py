@@ -261,8 +261,7 @@ class Update:
                 return
             self._graphs[key] = self._capture(tensors, used)
         graph, static = self._graphs[key]
-        for name, x in tensors.items():
-            static[name].copy_(x, non_blocking=True)
+        fill(static, tensors)
         graph.replay()
 
     def _capture(
@@ -272,8 +271,7 @@ class Update:
             name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=self.world.device)
             for name, x in tensors.items()
         }
-        for name, x in tensors.items():
-            static[name].copy_(x)
+        fill(static, tensors)
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -287,6 +285,13 @@ class Update:
 
     def copy_target(self) -> None:
         copy_weights(self.state.model, self.state.target)
+
+
+def fill(static: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Copy a batch into the memory that a captured update reads: one launch for each type of number."""
+    for dtype in {x.dtype for x in tensors.values()}:
+        names = [name for name, x in tensors.items() if x.dtype == dtype]
+        torch._foreach_copy_([static[name] for name in names], [tensors[name] for name in names], non_blocking=True)
 
 
 def compute_dtype(machine: MachineConfig, device: torch.device) -> torch.dtype | None:

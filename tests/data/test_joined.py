@@ -10,6 +10,7 @@ from pac.data.episodes import Dataset
 from pac.data.joined import JoinedDataset, open_dataset, open_part, pool_statistics
 from pac.data.mixture import Mixture, count, parse_mixture
 from pac.data.sampling import Sampler
+from pac.data.windows import locate
 from pac.policy import Interface
 
 
@@ -57,7 +58,7 @@ def test_every_transition_is_as_likely(folders: list[Path]) -> None:
     table = mixture(folders, window=3)
     sampler = Sampler(table, seed=0)
     (source,) = sampler.sources
-    drawn = np.concatenate([source.locate(sampler.draw(step).window).episode for step in range(400)])
+    drawn = np.concatenate([locate([(source, slice(None))], sampler.draw(step).window).episode for step in range(400)])
     wanted = source.dataset.index["length"] + 1.0
     wanted *= len(drawn) / wanted.sum()
     found = np.bincount(drawn, minlength=len(wanted))

@@ -5,10 +5,8 @@ draws the whole batch, and rank r of W takes every W-th window of it. So there i
 resumes at any step, and on any number of ranks it sees the same windows.
 """
 
-import math
-import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,17 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64, UInt8
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from pac.data.mixture import Mixture
+from pac.data.pictures import Buffers, common_size, gather_pictures
 from pac.data.resident import Resident, send
 from pac.data.text import Tokenizer
-from pac.data.windows import Source, Windows
+from pac.data.windows import Source, locate
 from pac.types import Batch, Observation
 
 
@@ -80,14 +78,22 @@ class Sampler:
         self._cumulative[-1] = 1.0
         self._num_windows = np.array([source.num_windows for source in self.sources])
         self._keep = np.array([(config.keep_goal, config.keep_text) for config in used])
+        self._widths = {
+            "proprio": np.array([source.dataset.spec.state_dim for source in self.sources]),
+            "action": np.array([source.dataset.spec.action_dim for source in self.sources]),
+            "camera": np.array([len(source.cameras) for source in self.sources]),
+            "goal": np.array([len(source.goal_cameras) for source in self.sources]),
+            "text": np.array([source.num_text for source in self.sources]),
+        }
+        self.texts = _Texts(self.sources)
         self.camera_slots = _slots(source.cameras for source in self.sources)
         self.goal_slots = _slots(source.goal_cameras for source in self.sources)
-        self.image_size = mixture.image_size or _common_size(self.sources)
+        self.image_size = mixture.image_size or common_size(self.sources)
         self.constants = self._constants()
         self.resident: Resident | None = None
         if self.device.type != "cpu":
             self.keep_on(self.device)
-        self.buffers = _Buffers()
+        self.buffers = Buffers()
 
     def keep_on(self, device: torch.device) -> None:
         """Copy the numbers to a device, and gather them there from now on."""
@@ -159,24 +165,21 @@ class Sampler:
         used, starts = np.unique(draws.dataset, return_index=True)
         ends = [*starts[1:], len(draws.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
-        target = _Assembly(self, draws, self._extent(draws if self.world_size == 1 else self._draw_all(step)))
-        located = [(source, where, source.locate(draws.window[where])) for source, where in blocks]
-        target.read(located)
-        for source, where, windows in located:
-            target.fill(source, where, windows)
-        return target.tensors()
+        extent = self._extent(draws if self.world_size == 1 else self._draw_all(step))
+        return _Assembly(self, draws, blocks, extent).tensors()
 
     def _extent(self, draws: Draws) -> "_Extent":
         """The extent of a batch, from all its windows on all ranks and from nothing that a rank would have to ask."""
-        present = np.bincount(draws.dataset, minlength=len(self.sources)) > 0
-        told = np.bincount(draws.dataset, weights=draws.show_text, minlength=len(self.sources)) > 0
-        shown = np.bincount(draws.dataset, weights=draws.show_goal, minlength=len(self.sources)) > 0
+        present, told, shown = map(
+            np.unique, (draws.dataset, draws.dataset[draws.show_text], draws.dataset[draws.show_goal])
+        )
         return _Extent(
-            sources=[source for source, used in zip(self.sources, present, strict=True) if used],
-            num_goals=max(
-                (len(source.goal_cameras) for source, used in zip(self.sources, shown, strict=True) if used), default=0
-            ),
-            num_text=max((source.num_text for source, used in zip(self.sources, told, strict=True) if used), default=0),
+            num_proprio=int(self._widths["proprio"][present].max()),
+            num_actions=int(self._widths["action"][present].max()),
+            cameras=frozenset(self._widths["camera"][present].tolist()),
+            goal_cameras=frozenset(self._widths["goal"][present].tolist()),
+            num_goals=int(self._widths["goal"][shown].max(initial=0)),
+            num_text=int(self._widths["text"][told].max(initial=0)),
         )
 
     def _constants(self) -> dict[str, Tensor]:
@@ -256,21 +259,20 @@ class Sampler:
                     yield pending.popleft().result()
 
 
-class _Buffers:
-    """Memory for pictures, used again once no tensor refers to it: fresh pages cost more than the copy into them."""
+class _Texts:
+    """The instructions of all datasets, end to end."""
 
-    def __init__(self) -> None:
-        self._arrays: list[np.ndarray] = []
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.tokens = np.concatenate([source.text for source in sources])
+        self.mask = np.concatenate([source.text_mask for source in sources])
+        self._first = np.cumsum([0, *(len(source.text) for source in sources[:-1])])
+        self._stored = np.array([source.config.instruction is None for source in sources])
 
-    def take(self, shape: tuple[int, ...]) -> np.ndarray:
-        size = math.prod(shape)
-        for array in self._arrays:  # a tensor made of it would be a fourth reference
-            if len(array) >= size and sys.getrefcount(array) == 3:
-                return array[:size].reshape(shape)
-        self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free
-        array = np.empty(size, np.uint8)  # numpy asks for huge pages, torch would not
-        self._arrays.append(array)  # ours by the variable's reference, until the result has its own
-        return array.reshape(shape)
+    def lines(
+        self, dataset: Int64[np.ndarray, " batch"], instruction: Int64[np.ndarray, " batch"]
+    ) -> Int64[np.ndarray, " batch"]:
+        """The rows that belong to windows, by what their stores number instructions with."""
+        return self._first[dataset] + instruction * self._stored[dataset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,101 +281,110 @@ class _Extent:
     modules that it puts to use.
     """
 
-    sources: list[Source]
-    num_goals: int
+    num_proprio: int
+    num_actions: int
+    cameras: frozenset[int]  # how many its datasets have
+    goal_cameras: frozenset[int]
+    num_goals: int  # that are shown
     num_text: int
-
-    @property
-    def num_proprio(self) -> int:
-        return max(source.dataset.spec.state_dim for source in self.sources)
-
-    @property
-    def num_actions(self) -> int:
-        return max(source.dataset.spec.action_dim for source in self.sources)
 
 
 class _Assembly:
-    """A batch being filled. Everything is as wide as the widest robot in the batch, and no wider."""
+    """A batch being made. Everything is as wide as the widest robot in the batch, and no wider."""
 
-    def __init__(self, sampler: Sampler, draws: Draws, extent: _Extent) -> None:
+    def __init__(self, sampler: Sampler, draws: Draws, blocks: Sequence[tuple[Source, slice]], extent: _Extent) -> None:
         self.sampler, self.draws, self.extent, self.device = sampler, draws, extent, sampler.device
-        size, window, sources = len(draws.row), sampler.mixture.window, extent.sources
-        self.images = self._pictures(size, window, {len(source.cameras) for source in sources})
-        self.goals = self._pictures(size, 1, {len(source.goal_cameras) for source in sources})
+        self.windows = locate(blocks, draws.window)
         # What is decided on the CPU, and sent to the device once it is whole.
-        self.mask = np.zeros((size, window - 1), bool)
-        self.show_goal = np.zeros((size, 1), bool)
-        self.text = np.zeros((size, sampler.tokenizer.num_tokens), np.int64)
-        self.text_mask = np.zeros((size, sampler.tokenizer.num_tokens), bool)
+        self.mask, self.show_goal = self.windows.mask, np.zeros((len(draws.row), 1), bool)
+        if sampler.resident is None:
+            self._read_each(blocks)
+        else:
+            self._read_at_once(sampler.resident)
+        self.images, self.goals = (
+            self._pictures(sampler.mixture.window, extent.cameras),
+            self._pictures(1, extent.goal_cameras),
+        )
+        for source, where in blocks:
+            for i, name in enumerate(source.cameras):
+                gather_pictures(source.images[name], self.rows[where], out=self.images[i, where])
+            if source.goal_cameras:
+                self._fill_goals(source, where)
 
-    def _pictures(self, size: int, frames: int, counts: set[int]) -> Tensor:
+    def _pictures(self, frames: int, counts: frozenset[int]) -> Tensor:
         """Memory for pictures, camera first, so that a block of one camera is contiguous."""
-        shape = (max(counts), size, frames, *(self.sampler.image_size if max(counts) else (1, 1)), 3)
-        if self.device.type == "cpu":
-            pictures = torch.from_numpy(self.sampler.buffers.take(shape))
-        else:
-            pictures = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        size = self.sampler.image_size if max(counts) else (1, 1)
+        shape = (max(counts), len(self.draws.row), frames, *size, 3)
+        if self.device.type != "cpu":
+            make = torch.zeros if len(counts) > 1 else torch.empty
+            return make(shape, dtype=torch.uint8, device=self.device)
+        pictures = self.sampler.buffers.take(shape)
         if len(counts) > 1:
-            _plain(pictures)[...] = 0
-        return pictures
+            pictures[...] = 0
+        return torch.from_numpy(pictures)
 
-    def read(self, located: list[tuple[Source, slice, Windows]]) -> None:
-        """Gather the numbers of all windows: on the CPU dataset by dataset, on a GPU all at once, since there it is the
-        number of launches that counts.
-        """
-        rows = np.concatenate([windows.rows for _, _, windows in located])
-        if self.sampler.resident is None:
-            self._read_each(located, torch.from_numpy(rows))
-        else:
-            self._read_at_once(self.sampler.resident, rows)
+    def _widths(self) -> dict[str, int]:
+        """How many columns of the sampler's constants the batch has a use for."""
+        extent, cameras = self.extent, max(self.extent.cameras)
+        return {
+            "proprio_mask": extent.num_proprio,
+            "proprio_centre": extent.num_proprio,
+            "proprio_scale": extent.num_proprio,
+            "action_mask": extent.num_actions,
+            "action_centre": extent.num_actions,
+            "action_half": extent.num_actions,
+            "camera_slots": cameras,
+            "camera_mask": cameras,
+            "goal_slots": extent.num_goals,
+            "goal_mask": extent.num_goals,
+        }
 
-    def _read_at_once(self, resident: Resident, rows: Int64[np.ndarray, "batch window"]) -> None:
+    def _read_at_once(self, resident: Resident) -> None:
+        """The numbers of all windows, on a GPU: there it is the number of launches that counts."""
+        rows, extent, widths = self.windows.rows, self.extent, self._widths()
         arrays = [self.draws.dataset, resident.place(self.draws.dataset, rows), rows, self.draws.row]
         dataset, place, self.rows, self.row = send(arrays, self.device)
-        found, self.constant = resident.take(dataset, place), resident.share(dataset)
-        self.proprio = found["state"][..., : self.extent.num_proprio].contiguous()
-        self.action = found["action"][:, :-1, : self.extent.num_actions].contiguous()
+        found = resident.take(dataset, place)
+        self.constant = {
+            name: x[:, : widths[name]] if name in widths else x for name, x in resident.share(dataset).items()
+        }
+        self.proprio = found["state"][..., : extent.num_proprio]
+        self.action = found["action"][:, :-1, : extent.num_actions].contiguous()
         self.reward, self.terminated = found["reward"][:, :-1, 0], found["terminated"][:, :-1, 0]
         self.later = found["later"][:, -1]
 
-    def _read_each(self, located: list[tuple[Source, slice, Windows]], rows: Int64[Tensor, "batch window"]) -> None:
-        self.rows, self.row = rows, torch.from_numpy(self.draws.row)
-        dataset, (size, window) = torch.from_numpy(self.draws.dataset), rows.shape
-        self.constant = {name: _gather(table, dataset) for name, table in self.sampler.constants.items()}
-        self.proprio = _zeros(size, window, self.extent.num_proprio)
-        self.action = _zeros(size, window - 1, self.extent.num_actions)
-        self.reward = _zeros(size, window - 1)
-        self.terminated = _zeros(size, window - 1, dtype=torch.bool)
-        self.later = _zeros(size, 2)
-        for source, where, _ in located:
-            mine = rows[where]
-            if source.state is not None:
-                _gather(source.state, mine, out=self.proprio[where, :, : source.state.shape[1]])
-            _gather(source.action, mine[:, :-1], out=self.action[where, :, : source.action.shape[1]])
-            _gather(source.reward, mine[:, :-1], out=self.reward[where])
-            _gather(source.terminated, mine[:, :-1], out=self.terminated[where])
-            if source.later is not None:
-                _gather(source.later, mine[:, -1], out=self.later[where])
+    def _read_each(self, blocks: Sequence[tuple[Source, slice]]) -> None:
+        """The same on the CPU, dataset by dataset."""
+        rows, extent, widths, dataset = self.windows.rows, self.extent, self._widths(), self.draws.dataset
+        size, time = self.mask.shape
+        proprio = np.zeros((size, time + 1, extent.num_proprio), np.float32)
+        action = np.zeros((size, time, extent.num_actions), np.float32)
+        reward, later = np.zeros((size, time), np.float32), np.zeros((size, 2), np.float32)
+        terminated = np.zeros((size, time), bool)
+        for source, where in blocks:
+            _take(source.state, rows[where], proprio[where])
+            _take(source.action, rows[where, :-1], action[where])
+            _take(source.reward, rows[where, :-1], reward[where])
+            _take(source.terminated, rows[where, :-1], terminated[where])
+            _take(source.later, rows[where, -1], later[where])
+        numbers = proprio, action, reward, terminated, later, rows, self.draws.row
+        self.proprio, self.action, self.reward, self.terminated, self.later, self.rows, self.row = map(
+            torch.from_numpy, numbers
+        )
+        tables = {name: table.numpy() for name, table in self.sampler.constants.items()}
+        self.constant = {
+            name: torch.from_numpy((table[:, : widths[name]] if name in widths else table)[dataset])
+            for name, table in tables.items()
+        }
 
-    def fill(self, source: Source, where: slice, windows: Windows) -> None:
-        """All but the numbers of one dataset's windows, into their block."""
-        draws = self.draws[where]
-        for i, name in enumerate(source.cameras):
-            _gather_pictures(source.images[name], self.rows[where], out=self.images[i, where])
-        self.mask[where] = windows.mask
-        task = source.task(windows.episode)
-        self.text[where] = source.text[task]
-        self.text_mask[where] = source.text_mask[task] & draws.show_text[:, None]
-        if source.goal_cameras:
-            self._fill_goals(source, where, windows, draws)
-
-    def _fill_goals(self, source: Source, where: slice, windows: Windows, draws: Draws) -> None:
+    def _fill_goals(self, source: Source, where: slice) -> None:
+        windows, draws = self.windows[where], self.draws[where]
         goal = source.goal_rows(windows, draws.goal)
         self.show_goal[where, 0] = (goal >= 0) & draws.show_goal
         (rows,) = send([np.maximum(goal, 0)[:, None]], self.device)
         for i, name in enumerate(source.goal_cameras):
             frames = source.goals[name] if source.config.goals == "stored" else source.images[name]
-            _gather_pictures(frames, rows, out=self.goals[i, where])
+            gather_pictures(frames, rows, out=self.goals[i, where])
         if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
             behind = windows.rows[:, 1:] - goal[:, None]
             (arrived,) = send([behind == 0], self.device)
@@ -381,29 +392,28 @@ class _Assembly:
             self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        num_goals, constant = self.extent.num_goals, self.constant
-        proprio, actions, cameras = self.proprio.shape[-1], self.action.shape[-1], len(self.images)
-        _normalise(
-            self.action, constant["action_centre"][:, None, :actions], constant["action_half"][:, None, :actions]
-        )
-        decided = [self.mask, self.show_goal]
-        decided += [array[:, : self.extent.num_text] for array in (self.text, self.text_mask)]
-        mask, show_goal, text, text_mask = send(decided, self.device)
-        return {
+        """All of one form, wherever the data lies: an update is captured once for each form of batch."""
+        constant, texts = self.constant, self.sampler.texts
+        _normalise(self.action, constant["action_centre"][:, None], constant["action_half"][:, None])
+        lines = texts.lines(self.draws.dataset, self.windows.instruction)
+        text, text_mask = (table[:, : self.extent.num_text][lines] for table in (texts.tokens, texts.mask))
+        text_mask &= self.draws.show_text[:, None]
+        mask, show_goal, text, text_mask = send([self.mask, self.show_goal, text, text_mask], self.device)
+        found = {
             "proprio": self.proprio,
-            "proprio_mask": constant["proprio_mask"][:, :proprio],
-            "proprio_centre": constant["proprio_centre"][:, :proprio],
-            "proprio_scale": constant["proprio_scale"][:, :proprio],
+            "proprio_mask": constant["proprio_mask"],
+            "proprio_centre": constant["proprio_centre"],
+            "proprio_scale": constant["proprio_scale"],
             "images": self.images,
-            "camera_slots": constant["camera_slots"][:, :cameras],
-            "camera_mask": constant["camera_mask"][:, :cameras],
-            "goal_images": self.goals[:num_goals],  # what a whole batch lacks is not computed
-            "goal_slots": constant["goal_slots"][:, :num_goals],
-            "goal_mask": constant["goal_mask"][:, :num_goals] & show_goal,
+            "camera_slots": constant["camera_slots"],
+            "camera_mask": constant["camera_mask"],
+            "goal_images": self.goals[: self.extent.num_goals],  # what a whole batch lacks is not computed
+            "goal_slots": constant["goal_slots"],
+            "goal_mask": constant["goal_mask"] & show_goal,
             "text": text,
             "text_mask": text_mask,
             "action": self.action,
-            "action_mask": constant["action_mask"][:, :actions],
+            "action_mask": constant["action_mask"],
             "reward": self.reward * constant["reward_scale"][:, None],
             "discount": 1 - self.terminated.float(),
             "mask": mask,
@@ -414,6 +424,8 @@ class _Assembly:
             "later_known": self.later[:, 1],
             "row": self.row,
         }
+        # What is empty has strides, too.
+        return {name: x.contiguous() if x.numel() else x.new_empty(x.shape) for name, x in found.items()}
 
 
 def as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
@@ -429,17 +441,11 @@ def as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
     return Batch(observation=observation, **fields)
 
 
-def _plain(tensor: Tensor) -> Any:
-    """On the CPU the same memory as a numpy array. Work on it stays in this thread: torch would share it out among its
-    own, and wait for them, which on a busy machine takes 50 times as long.
-    """
-    return tensor.numpy() if tensor.device.type == "cpu" else tensor
-
-
-def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    tensor = torch.empty(shape, dtype=dtype)
-    tensor.numpy()[...] = 0
-    return tensor
+def _take(values: Tensor | None, rows: Int64[np.ndarray, "*shape"], out: np.ndarray) -> None:
+    """`values[rows]` into as much of `out` as they are wide. numpy stays in this thread, and "clip" needs no buffer."""
+    if values is not None:
+        array = values.numpy()
+        np.take(array, rows, axis=0, mode="clip", out=out[..., : array.shape[1]] if array.ndim > 1 else out)
 
 
 def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
@@ -447,37 +453,10 @@ def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
     if action.device.type != "cpu":
         action.sub_(centre).div_(half).clamp_(-1, 1)
         return
-    values = _plain(action)
-    values -= _plain(centre)
-    values /= _plain(half)
-    values[values < -1] = -1
-    values[values > 1] = 1
-
-
-def _gather(values: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """`values[rows]`, into `out` if given."""
-    if values.device.type != "cpu":
-        return values[rows] if out is None else out.copy_(values[rows])
-    target = None if out is None else out.numpy()
-    found = np.take(values.numpy(), rows.numpy(), axis=0, mode="clip", out=target)  # "clip" needs no second buffer
-    return torch.from_numpy(found)
-
-
-def _gather_pictures(values: Tensor, rows: Tensor, out: Tensor) -> None:
-    if values.shape[1:] == out.shape[2:]:
-        _gather(values, rows, out=out)
-    else:
-        height, width, _ = out.shape[2:]
-        out.copy_(resize_pictures(_gather(values, rows), (height, width)))
-
-
-def resize_pictures(
-    pictures: UInt8[Tensor, "*batch height width 3"], size: tuple[int, int]
-) -> UInt8[Tensor, "*batch new_height new_width 3"]:
-    """Bilinear, with antialiasing. Whoever runs the policy must resize in the same way."""
-    flat = pictures.flatten(0, -4).permute(0, 3, 1, 2).float()
-    resized = functional.interpolate(flat, size, mode="bilinear", antialias=True)
-    return resized.round().clamp(0, 255).byte().permute(0, 2, 3, 1).reshape(*pictures.shape[:-3], *size, 3)
+    values = action.numpy()  # in this thread
+    values -= centre.numpy()
+    values /= half.numpy()
+    np.clip(values, -1, 1, out=values)
 
 
 class _Steps(TorchDataset[dict[str, Tensor]]):
@@ -498,19 +477,3 @@ def _slots(cameras: Iterable[tuple[str, ...]]) -> dict[str, int]:
 
 def _slots_of(cameras: tuple[str, ...], slots: dict[str, int]) -> Int64[Tensor, " camera"]:
     return torch.tensor([slots[name] for name in cameras], dtype=torch.int64)
-
-
-def _common_size(sources: list[Source]) -> tuple[int, int]:
-    sizes = {
-        (source.config.name, name): size
-        for source in sources
-        for name, size in {**source.dataset.spec.cameras, **source.dataset.spec.goal_cameras}.items()
-        if name in (*source.cameras, *source.goal_cameras)
-    }
-    if len(set(sizes.values())) > 1:
-        found = ", ".join(f"{dataset}/{camera} {h}x{w}" for (dataset, camera), (h, w) in sizes.items())
-        raise ValueError(
-            f"Mixture: expected pictures of one size, found {found}. Set image_size = [height, width] in the mixture "
-            "to resize them, or leave some out with `cameras`."
-        )
-    return next(iter(sizes.values()), (1, 1))

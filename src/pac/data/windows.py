@@ -6,6 +6,7 @@ those in the middle, and a short episode counts for what it holds.
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from pac.config import suggest
-from pac.data.episodes import ACTION, GOALS, IMAGES, STATE, TERMINATED, Dataset, store_error
+from pac.data.episodes import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset, store_error
 from pac.data.joined import open_dataset
 from pac.data.mixture import DatasetConfig
 from pac.data.relabel import returns_to_go, reward_column, select_episodes, success_frames
@@ -23,12 +24,16 @@ from pac.data.text import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Where windows lie in the arrays of their dataset."""
+    """Where windows lie in the arrays of their datasets."""
 
     episode: Int64[np.ndarray, " batch"]
     rows: Int64[np.ndarray, "batch window"]  # of the observations; where a window hangs over, the last is repeated
     last_row: Int64[np.ndarray, " batch"]  # of the episode's last known observation
+    instruction: Int64[np.ndarray, " batch"]  # as the store numbers them
     mask: Bool[np.ndarray, "batch time"]
+
+    def __getitem__(self, index: slice) -> "Windows":
+        return Windows(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
 
 
 class Source:
@@ -55,7 +60,7 @@ class Source:
         self.proprio_centre, self.proprio_scale = _statistics(config, dataset)
         weight = config.critic_weight
         self.critic_weight = float(dataset.spec.action_dim if weight is None else weight)
-        self._index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
+        self.index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
         self.cameras = _choose_cameras(config, dataset, config.cameras)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
         self.kept = select_episodes(
@@ -90,46 +95,47 @@ class Source:
         arrays = [*numbers, *self.images.values(), *self.goals.values()]
         return sum(array.numel() * array.element_size() for array in arrays if array is not None)
 
-    def locate(self, window: Int64[np.ndarray, " batch"]) -> Windows:
-        """Window number -> rows. Those of an episode of L steps begin at step 1 - n to L - 1, n transitions each."""
-        place = np.searchsorted(self.first_window, window, side="right") - 1
-        episode = place if self.kept is None else self.kept[place]
-        record = self._index[episode]
-        begin = window - self.first_window[place] - (self.num_transitions - 1)
-        end = np.minimum(begin + self.num_transitions, record["length"])
-        begin = np.maximum(begin, 0)
-        step = np.minimum(begin[:, None] + np.arange(self.num_transitions + 1), end[:, None])
-        mask = begin[:, None] + np.arange(self.num_transitions) < end[:, None]
-        # Without the last observation there is nothing to bootstrap from, unless nothing comes after the last step.
-        unknown = ~record["last_known"] & ~record["terminated"]
-        mask &= step[:, :-1] < (record["length"] - unknown)[:, None]
-        return Windows(
-            episode=episode,
-            rows=record["row"][:, None] + step,
-            last_row=record["row"] + record["length"] - ~record["last_known"],
-            mask=mask,
-        )
-
-    def task(self, episode: Int64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
-        """The row of `text` that belongs to each episode."""
-        if self.config.instruction is not None:
-            return np.zeros(len(episode), np.int64)
-        task: np.ndarray = self._index["instruction"][episode]
-        return task.astype(np.int64)
-
     def goal_rows(self, windows: Windows, share: Float64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
         """The row of each window's goal images, in the arrays that hold goals; -1 where there is none."""
         if self.config.goals == "stored":
-            return np.array(self._index["goal"][windows.episode])
+            return np.array(self.index["goal"][windows.episode])
         if self.config.goals == "hindsight":  # any later moment of the same episode
             first = windows.rows[:, 0] + 1
             later = windows.last_row + 1 - first
             return np.where(later > 0, first + (share * later).astype(np.int64), -1)
         rows = np.full(len(share), -1)
-        for i, task in enumerate(self._index["instruction"][windows.episode]):
+        for i, task in enumerate(windows.instruction):
             if (found := self.success_frames.get(int(task))) is not None:
                 rows[i] = found[int(share[i] * len(found))]
         return rows
+
+
+def locate(blocks: Sequence[tuple[Source, slice]], window: Int64[np.ndarray, " batch"]) -> Windows:
+    """Window number -> rows; each dataset's lie in a block of their own. Those of an episode of L steps begin at step
+    1 - n to L - 1, n transitions each.
+    """
+    num_transitions = blocks[0][0].num_transitions
+    episode, begin, record = np.empty_like(window), np.empty_like(window), np.empty(len(window), INDEX)
+    for source, where in blocks:
+        mine = window[where]
+        place = np.searchsorted(source.first_window, mine, side="right") - 1
+        begin[where] = mine - source.first_window[place]
+        episode[where] = place if source.kept is None else source.kept[place]
+        record[where] = source.index[episode[where]]
+    begin -= num_transitions - 1
+    row, length, known = record["row"], record["length"], record["last_known"]
+    end = np.minimum(begin + num_transitions, length)
+    begin = np.maximum(begin, 0)
+    step = np.minimum(begin[:, None] + np.arange(num_transitions + 1), end[:, None])
+    # Without the last observation there is nothing to bootstrap from, unless nothing comes after the last step.
+    end = np.minimum(end, length - (~known & ~record["terminated"]))
+    return Windows(
+        episode=episode,
+        rows=row[:, None] + step,
+        last_row=row + length - ~known,
+        instruction=record["instruction"].astype(np.int64),
+        mask=begin[:, None] + np.arange(num_transitions) < end[:, None],
+    )
 
 
 def _tensor(array: np.ndarray) -> Tensor:
