@@ -3,8 +3,9 @@
     python benchmarks/scale_plan.py                          # size L, 3M updates, 8, 64 and 512 GPUs
     python benchmarks/scale_plan.py --gpus 16 --price 3.5
 
-Measured, in results/model_speed_h200.json: the time and memory of a compiled update without pictures, the overhead of
-a small batch, the time of a picture. Assumed: the speed of links and the price. Counted: bytes and FLOPs.
+Measured: the time and memory of a compiled update without pictures (results/train_speed_h200.json), the overhead of a
+small batch and the time of a picture (results/model_speed_h200.json). Assumed: the speed of links and the price.
+Counted: bytes and FLOPs.
 """
 
 import argparse
@@ -46,11 +47,12 @@ class Measured:
     window_bytes: float  # activations of L, without pictures, and whatever else does not shrink with sharding
 
     @classmethod
-    def read(cls, path: Path) -> "Measured":
-        found: dict[str, Any] = json.loads(path.read_text())
+    def read(cls, folder: Path) -> "Measured":
+        found: dict[str, Any] = json.loads((folder / "model_speed_h200.json").read_text())
+        trained: dict[str, Any] = json.loads((folder / "train_speed_h200.json").read_text())
         config, parameters = model_config("L"), sum(split_parameters(model_config("L")))
-        update = next(r for r in found["update"] if r["size"] == "L" and r["kind"] == "compiled")
-        windows = update["states"] // 4
+        update = next(r for r in trained["large"] if r["kind"] == "compiled")  # graphs are for one process
+        windows = update["windows"]
         rate = update_flops(config, load_of(config, 0), windows) / (update["ms"] / 1e3)
         pass_ = next(r for r in found["sizes"] if r["size"] == "L")
         flops = 3 * sum(forward_flops(config, Load.full(config), pass_["batch"]).values())
@@ -200,7 +202,7 @@ def markdown(columns: dict[str, dict[str, str]]) -> str:
 
 
 def report(size: str, gpus: list[int], given: Assumptions) -> str:
-    config, measured = model_config(size), Measured.read(ROOT / "results" / "model_speed_h200.json")
+    config, measured = model_config(size), Measured.read(ROOT / "results")
     batch = Batch.of(plan(load_mixture(ROOT / "recipes" / "paper" / "scaling.toml")))
     blocks, heads, rest = split_parameters(config)
     facts = {
