@@ -107,17 +107,24 @@ def assert_same_curve(run: Path, other: Path, tolerance: float = 1e-5, *, magnif
     """Losses within the tolerance, relative; other numbers near. Weights of advantages magnify rounding, where they
     enter, as the temperature becomes small against values of about 1; the critic's loss is without them.
     """
-    rows, others = read_metrics(run), read_metrics(other)
+    rows, others, num_flipped = read_metrics(run), read_metrics(other), 0
     assert [row["step"] for row in rows] == [row["step"] for row in others] == list(range(1, 51))
     for row, expected in zip(rows, others, strict=True):
         assert row.keys() == expected.keys()
         factor = max(1.0, 0.01 / row["weights/temperature"]) if magnified else 1.0
+        # A draw at the edge of a bin falls to either side by rounding: of thousands of draws, one or none.
+        flipped = row.get("loss/improvement", 0) != pytest.approx(
+            expected.get("loss/improvement", 0), rel=100 * tolerance
+        )
+        num_flipped += flipped
         for name in row.keys() - {"step"}:
             if name.startswith("time/") or (name.startswith("weights/") and row["weights/temperature"] < 1e-5):
                 continue
             near = tolerance * (1 if name in ("loss/total", "loss/imitation", "loss/critic") else 100)
             near *= 1 if name == "loss/critic" else factor
+            near = max(near, 1e-2) if flipped and name not in ("loss/imitation", "loss/critic") else near
             assert row[name] == pytest.approx(expected[name], rel=near, abs=near), f"{name} at step {row['step']}"
+    assert num_flipped <= 1 or magnified
 
 
 def back_to(run: Path, step: int, copy: Path) -> Path:
@@ -354,16 +361,57 @@ def test_a_signal_stops_all_after_the_same_update(recipe: Path, alone: Path, tmp
     assert_same_curve(run, alone)
 
 
-@pytest.mark.slow
-def test_the_main_process_evaluates_and_the_others_wait(recipe: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def walker(recipe: Path) -> Path:
+    """A recipe with trials after three updates and after six."""
     pytest.importorskip("dm_control")
-    text = recipe.read_text().replace("weight = 1", "weight = 0")
-    (recipe.parent / "walker.toml").write_text(
+    text, file = recipe.read_text().replace("weight = 1", "weight = 0"), recipe.parent / "walker.toml"
+    file.write_text(
         text + '[evaluation]\ntasks = ["control/point_mass.easy"]\nevery = "3 steps"\ntrials = 2\nworkers = 0\n'
         "max_steps = 20\n"
     )
+    return file
+
+
+def evaluated(run: Path) -> list[int]:
+    return [row["step"] for row in read_metrics(run) if "evaluation/all/return" in row]
+
+
+BROKEN_TRIALS = """
+import pac.train
+whole = pac.train.rollout
+def broken(*args, **options):
+    {first}
+    yield from whole(*args, **options)
+pac.train.rollout = broken
+"""
+
+
+@pytest.mark.slow
+def test_trials_that_fail_lose_no_updates(walker: Path, tmp_path: Path) -> None:
+    """Whatever their error: processes that did not make any save with the one that did."""
+    said = fail(
+        walker, run := tmp_path / "run", before=BROKEN_TRIALS.format(first='raise LookupError("no such joint")')
+    )
+    assert "LookupError: no such joint" in said
+    assert "TypeError" not in said
+    assert (run / "checkpoints/last").resolve().name == "000003"
+
+
+@pytest.mark.slow
+def test_trials_that_a_signal_broke_off_are_made_after_a_resume(walker: Path, tmp_path: Path) -> None:
+    run, stop = tmp_path / "run", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    fail(walker, run, "length=6 steps", before=BROKEN_TRIALS.format(first=stop))
+    assert (run / "checkpoints/last").resolve().name == "000003"
+    assert evaluated(run) == []
+    train(walker, run, "length=6 steps", "--resume", processes=2)
+    assert evaluated(run) == [3, 6]
+
+
+@pytest.mark.slow
+def test_the_main_process_evaluates_and_the_others_wait(walker: Path, tmp_path: Path) -> None:
     for processes in (1, 2):
-        train(recipe.parent / "walker.toml", tmp_path / str(processes), "length=6 steps", processes=processes)
+        train(walker, tmp_path / str(processes), "length=6 steps", processes=processes)
     one, two = ([row for row in read_metrics(tmp_path / x) if "evaluation/all/return" in row] for x in "12")
     assert [row["step"] for row in one] == [row["step"] for row in two] == [3, 6]
     for row, expected in zip(two, one, strict=True):

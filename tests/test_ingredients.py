@@ -52,6 +52,20 @@ def made(data: Path, out: Path, arm: float | None, leg: float | None, **objectiv
     return start(config(data, objective=method, mixture={"groups": groups, "batch_size": 16}), out)
 
 
+def test_a_reward_that_is_not_finite_is_named_before_step_0(data: Path, tmp_path: Path) -> None:
+    """And where its updates are to be refused, it does not change the scale of the others."""
+    scales = start(config(data), tmp_path / "before").value_scales
+    rewards = np.load(data / "arm" / "next.reward.npy", mmap_mode="r+")
+    rewards[9 + 3] = np.nan  # of the second episode, eight steps and a last observation after the first
+    rewards.flush()
+    with pytest.raises(ValueError, match=r"Dataset 'arm': expected finite rewards, found others in episode 1\. Repair"):
+        start(config(data), tmp_path / "run")
+    skipping = start(config(data, machine={"on_nonfinite": "skip"}), tmp_path / "skipping")
+    assert skipping.value_scales == scales
+    skipping.train()
+    assert skipping.state.step == 12
+
+
 @pytest.mark.parametrize(("arm", "leg"), [(0.9, 0.98), (0.5, None), (None, None)])
 def test_values_of_every_dataset_span_the_bins(
     data: Path, tmp_path: Path, arm: float | None, leg: float | None

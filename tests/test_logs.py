@@ -97,6 +97,22 @@ def test_the_line(tmp_path: Path) -> None:
         assert "50/100" in shown
 
 
+def test_a_narrow_terminal_shows_all_of_it(tmp_path: Path) -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80)
+    with Logs(RunDirectory(tmp_path), console, steps=5000, first_step=0) as logs:
+        logs.tick(1234)
+        logs.write(
+            1234, {"loss/total": 19.564, "loss/imitation": 18.467, "loss/improvement": 18.46, "loss/critic": 0.275}
+        )
+        logs.trying(3, 20)
+        logs.write(1234, {f"evaluation/metaworld/drawer-{x}/success": 0.5 for x in ("open", "close")})
+    shown = text.getvalue()
+    for part in ("1234/5000", "critic 0.275", "trial 3/20", "drawer-close/success 0.5"):
+        assert part in shown, part
+    assert "…" not in shown
+
+
 def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) -> None:
     logs = Logs(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=2, first_step=0, main=False)
     with logs.waiting(lambda: True):
@@ -105,6 +121,26 @@ def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) ->
     with logs.waiting():
         time.sleep(0.02)
     assert logs.data_wait > 0
+
+
+def test_trials_do_not_slow_updates_down(tmp_path: Path) -> None:
+    """They lie between two records, at a step that is one or not."""
+    logs = Logs(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=30, first_step=0)
+    with logs:
+        for step in range(1, 31):
+            time.sleep(0.005)
+            logs.tick(step)
+            if step % 10 == 0:
+                logs.write(step, {"loss/total": 1.0})
+            if step in (15, 20):
+                with logs.paused():
+                    time.sleep(0.5)
+                logs.write(step, {"evaluation/all/return": 1.0})
+        assert logs.seconds > 1
+        assert logs.updates_per_second > 100
+    speeds = [row["time/updates_per_second"] for row in read_metrics(tmp_path) if "time/updates_per_second" in row]
+    assert len(speeds) == 4
+    assert min(speeds) > 50, "two a hundredth of a second, which is far from ten a second of trials"
 
 
 def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +159,12 @@ def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     module.init = lambda **given: (calls.append(given), Remote())[1]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", module)
     write_dataset(tmp_path / "data" / "arm")
-    start(config(tmp_path / "data", machine={"wandb": "mine", "log_every": 6}), tmp_path / "run").train()
-    opened, *rows, end = calls
+    settings: dict[str, Any] = {"machine": {"wandb": "mine", "log_every": 6}}
+    start(config(tmp_path / "data", **settings), tmp_path / "run").train()
+    start(config(tmp_path / "data", **settings), tmp_path / "run", resume=True).train()
+    opened, *rows, end, again, _ = calls
     assert (opened["project"], opened["name"], end) == ("mine", "run", "finish")
+    assert again["id"] == opened["id"], "a run that goes on is the same run there"
     assert [step for step, _ in rows] == [6, 12]
     assert "loss/total" in rows[0][1]
     monkeypatch.setitem(sys.modules, "wandb", None)

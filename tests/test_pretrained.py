@@ -8,6 +8,8 @@ import pytest
 import torch
 from factories import random_observation, small_config, small_model
 from runs import config, start, write_dataset
+from safetensors.torch import load as load_file_bytes
+from safetensors.torch import save
 
 from pac.model import PAC
 from pac.policy import load
@@ -61,6 +63,17 @@ def test_what_is_not_a_model(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"model.safetensors: expected safetensors"):
             PAC.from_pretrained(folder)
     assert not (tmp_path / "sprung").exists()
+    good = load_file_bytes(content)
+    name = next(iter(good))
+    spoiled = {
+        "expected finite weights": good | {name: torch.full_like(good[name], float("nan"))},
+        "expected finite weights, found": good | {name: good[name].to(torch.int8)},
+        "The two are not of one model": good | {"blocks.9.mlp.0.weight": torch.zeros(2)},
+    }
+    for message, tensors in spoiled.items():
+        weights.write_bytes(save(tensors))
+        with pytest.raises(ValueError, match=message):
+            PAC.from_pretrained(folder)
     weights.unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
     with pytest.raises(ValueError, match="found none of them"):

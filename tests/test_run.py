@@ -117,6 +117,29 @@ def test_what_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoints" / "last").readlink() == Path("000012")
 
 
+@pytest.mark.parametrize(("keep_last", "keep_every"), [(1, None), (2, None), (9, None), (1, 4), (3, 4), (9, 6)])
+def test_room_is_asked_for_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_last: int, keep_every: int | None
+) -> None:
+    """And one more, while it is written; of however many that a long run saves."""
+    write_dataset(tmp_path / "data" / "arm")
+    rule = {"every": "2 steps", "keep_last": keep_last, "keep_every": keep_every and f"{keep_every} steps"}
+    run = start(config(tmp_path / "data", checkpoint=rule, length="13 steps"), tmp_path / "run")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))  # type: ignore[attr-defined]
+    expected = len(run._kept()([2, 4, 6, 8, 10, 12, 13])) + 1
+    with pytest.raises(ValueError, match=f"MB, {expected} at a time"):
+        run.check_disk()
+    run.steps = 10**12
+    with pytest.raises(ValueError, match="at a time"):
+        run.check_disk()
+
+
+def test_checkpoints_kept_for_good_must_be_saved(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    with pytest.raises(ValueError, match=r"keep_every: expected a multiple of checkpoint.every, 2 steps, found 3"):
+        start(config(tmp_path / "data", checkpoint={"every": "2 steps", "keep_every": "3 steps"}), tmp_path / "run")
+
+
 def test_a_kill_while_a_checkpoint_replaces_another_loses_neither(run: Run) -> None:
     folder = run.directory.checkpoints_path
     (folder / "000012").rename(folder / ".replaced-000012")

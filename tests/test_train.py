@@ -319,3 +319,14 @@ def test_unknown_cameras_and_damaged_starts(tmp_path: Path, pretrained: Path) ->
     (tmp_path / "start" / "checkpoints" / "last").unlink()
     with pytest.raises(ValueError, match="found none of them"):
         Run(config(tmp_path / "data", start=str(tmp_path / "start")), tmp_path / "run")
+
+
+def test_a_taken_over_run_is_the_run_it_would_have_been(data: Path, tmp_path: Path) -> None:
+    """Also from a checkpoint that lacks a head, which starts afresh: of the taken one's nothing is left."""
+    start(config(data, objective={"method": "bc"}), tmp_path / "clone").train()
+    settings = config(data, start=str(tmp_path / "clone"))
+    first = start(settings, tmp_path / "first")
+    first.train()
+    again = Run(settings, tmp_path / "again", reuse=first)
+    assert again.state is first.state
+    assert_same(tensors(again), tensors(start(settings, tmp_path / "fresh")))

@@ -7,6 +7,7 @@ safetensors shards, and is read back on any number of processes.
 
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,16 +91,21 @@ class World:
         return values
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """What the main process's work gives, on all; a mistake of the user's that it finds is raised on all."""
+        """What the main process's work gives, on all. An error of it is raised on all: as it is on the main one, as a
+        mistake of the user's on the others, which tell it only if nobody else does (`one_voice`).
+        """
         if self.size == 1:
             return work()
-        value, problem = None, None
+        value, error = None, None
         if self.is_main:
             try:
                 value = work()
-            except ValueError as error:
-                problem = str(error)
-        value, problem = self.agree((value, problem))
+            except Exception as found:
+                error = found
+        problem = None if error is None else "".join(traceback.format_exception_only(error)).strip()
+        value, problem = self.agree((value, str(error) if isinstance(error, ValueError) else problem))
+        if error is not None:
+            raise error
         if problem is not None:
             raise ValueError(problem)
         return value  # type: ignore[return-value]

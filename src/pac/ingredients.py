@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -138,6 +139,8 @@ def size_name(model: ModelConfig) -> str:
 def scale_rewards(config: RunConfig, sampler: Sampler, model: ModelConfig) -> tuple[ObjectiveConfig, dict[str, float]]:
     """Unless a scale is given, scale each dataset's rewards so that the largest value they allow fills the bins."""
     objective = config.objective
+    if config.machine.on_nonfinite == "stop":
+        _check_rewards(sampler)
     names = [source.config.name for source in sampler.sources]
     if objective.reward_scale is not None:
         return objective, dict.fromkeys(names, objective.reward_scale)
@@ -153,6 +156,20 @@ def scale_rewards(config: RunConfig, sampler: Sampler, model: ModelConfig) -> tu
         scales.append(min(fits) if fits else 1.0)
     sampler.constants["reward_scale"] *= torch.tensor(scales, device=sampler.device)
     return dataclasses.replace(objective, reward_scale=1.0), dict(zip(names, scales, strict=True))
+
+
+def _check_rewards(sampler: Sampler) -> None:
+    """Raise now on what would stop the run once a batch draws it."""
+    for source in sampler.sources:
+        rows = np.flatnonzero(~np.isfinite(source.reward.numpy()))
+        episodes = np.unique(np.searchsorted(source.index["row"], rows, side="right") - 1)
+        wrong = episodes if source.kept is None else np.intersect1d(episodes, source.kept)
+        if len(wrong) and source.config.goals != "hindsight":
+            raise ValueError(
+                f"Dataset {source.config.name!r}: expected finite rewards, found others in episode {wrong[0]}"
+                f"{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}. Repair the data, or refuse the updates "
+                "that draw them with machine.on_nonfinite=skip."
+            )
 
 
 def mean_flops(plan: Plan, model: ModelConfig, num_samples: int) -> float:

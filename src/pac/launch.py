@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 from pac import distributed
 from pac.config import ObjectiveConfig
@@ -49,17 +50,36 @@ def main(args: argparse.Namespace) -> int:
                 run = perform(config, args.out, world, **options, command=command(args))
                 return 0 if run.interrupted is None else 128 + run.interrupted
             except RuntimeError as error:
-                if not (isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)):
-                    raise
-                raise ValueError(
-                    f"Out of memory: {str(error).splitlines()[0]} Continue with --resume and a higher "
-                    "machine.accumulate or machine.recompute=true, or begin again with a smaller mixture.batch_size."
-                ) from error
+                if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+                    raise ValueError(f"Out of memory: {_first_line(error)} {_less_memory(args.out)}") from error
+                if isinstance(error, TorchDynamoException):
+                    raise ValueError(
+                        f"machine.compile: expected PyTorch's compiler to work here, found {_first_line(error)} "
+                        "Install a C++ compiler, such as g++, or set machine.compile=false, and continue with --resume."
+                    ) from error
+                raise
             except OSError as error:
+                then = (
+                    "continue with --resume" if (args.out / CONFIG).exists() else "begin again or choose another --out"
+                )
                 raise ValueError(
                     f"{args.out}: expected to read the data and write the run, found {error}. Free some space or "
-                    "repair the disk, then continue with --resume."
+                    f"repair the disk, then {then}."
                 ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0].rstrip(".") + "."
+
+
+def _less_memory(out: Path) -> str:
+    """What helps depends on whether the run has begun: before that it is the model, or the data."""
+    if (out / CONFIG).exists():
+        return (
+            "Continue with --resume and a higher machine.accumulate or machine.recompute=true, or begin again with a "
+            "smaller mixture.batch_size."
+        )
+    return "Choose a smaller model.size or machine.data=stream, or train on several GPUs with torchrun."
 
 
 def perform(

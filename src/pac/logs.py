@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from pac.run import RunDirectory
 
@@ -37,21 +38,19 @@ class Logs:
         self.directory, self.console, self.main, self.wandb = directory, console, main, wandb
         self.steps, self.first_step, self.step = steps, first_step, first_step
         self.last = dict(last or {})  # the newest value of each metric, those before a resume too
-        self._waited, self._began, self._spoke = 0.0, time.perf_counter(), 0.0
+        self._waited, self._paused, self._began, self._spoke = 0.0, 0.0, time.perf_counter(), 0.0
         self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
-        self._first_update = self._began
 
     def __enter__(self) -> "Logs":
-        self._began = self._first_update = time.perf_counter()
-        self._interval = (self.first_step, self._began, 0.0)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+        columns = (  # on a narrow terminal the note alone takes a second line
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(20, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}", table_column=Column()),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
         live = self.main and self.console.is_terminal
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=self.console, disable=not live)
+        self._progress = Progress(*columns, console=self.console, disable=not live)
         self._bar = self._progress.add_task("train", total=self.steps, completed=self.first_step, note="")
         self._progress.start()
         if self.main:
@@ -61,6 +60,8 @@ class Logs:
             # What was logged after the checkpoint that we go on from is logged again: readers forget the first time.
             self._board = SummaryWriter(folder, purge_step=self.first_step + 1)
         self._remote = self._open_wandb() if self.main and self.wandb else None
+        self._began = time.perf_counter()
+        self._interval = (self.first_step, self._began, 0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,9 +76,15 @@ class Logs:
             import wandb  # type: ignore[import-not-found,unused-ignore]
         except ImportError as error:
             raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb.") from error
-        return wandb.init(
-            project=self.wandb, dir=str(self.directory.path), name=self.directory.path.name, resume="allow"
-        )
+        folder = self.directory.path
+        given = {"project": self.wandb, "dir": str(folder), "name": folder.name, "id": self.directory.wandb_id()}
+        try:
+            return wandb.init(**given, resume="allow")
+        except Exception as error:
+            raise ValueError(
+                f"machine.wandb: expected Weights & Biases to take a run, found {type(error).__name__}: {error}. Log "
+                "in with `wandb login`, set WANDB_MODE=offline, or leave it out, and continue with --resume."
+            ) from error
 
     @contextmanager
     def waiting(self, busy: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -86,6 +93,20 @@ class Logs:
         yield
         if not busy():
             self._waited += time.perf_counter() - start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is not training, such as trials: no update is slower for it."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent, (step, then, waited) = time.perf_counter() - start, self._interval
+            self._paused, self._interval = self._paused + spent, (step, then + spent, waited)
+
+    def trying(self, done: int, total: int) -> None:
+        """On the live line: how many trials of an evaluation are done."""
+        self._progress.update(self._bar, note=f"trial {done}/{total}")
 
     def tick(self, step: int) -> None:
         self.step = step
@@ -133,8 +154,8 @@ class Logs:
 
     @property
     def updates_per_second(self) -> float:
-        return (self.step - self.first_step) / max(self.seconds, 1e-9)
+        return (self.step - self.first_step) / max(self.seconds - self._paused, 1e-9)
 
     @property
     def data_wait(self) -> float:
-        return self._waited / max(self.seconds, 1e-9)
+        return self._waited / max(self.seconds - self._paused, 1e-9)

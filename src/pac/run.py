@@ -19,6 +19,7 @@ import json
 import math
 import os
 import shutil
+import uuid
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from safetensors import SafetensorError
 CHECKSUMS, CONFIG, SUMMARY, LOCK, COLLECTED = "checksums.json", "config.json", "summary.json", ".lock", "collected"
 REPLACED = ".replaced-"  # a checkpoint that a new one of the same step is about to replace
 ASIDE = ".overwritten"  # the run that was here, until the one that replaces it begins
-WRITTEN = ("checkpoints", "tensorboard", COLLECTED, "metrics.jsonl", SUMMARY)  # by a run, after config.json
+WRITTEN = ("checkpoints", "tensorboard", "wandb", COLLECTED, "metrics.jsonl", SUMMARY)  # by a run, after config.json
 NEEDED = ("pretrained_model/config.json", "pretrained_model/model.safetensors", "training_state/training_step.json")
 
 
@@ -142,6 +143,13 @@ class RunDirectory:
         with self.metrics_path.open("a") as file:
             file.write(json.dumps(plain) + "\n")
 
+    def wandb_id(self) -> str:
+        """What Weights & Biases calls this run: the same after a resume."""
+        file = self.path / "wandb" / "run_id"
+        if not file.exists():
+            write_atomically(file, uuid.uuid4().hex)
+        return file.read_text()
+
     def metrics_size(self) -> int:
         return self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
 
@@ -181,6 +189,8 @@ class RunDirectory:
     def _commit(self, step: int, write: Callable[[], None], keep: Callable[[list[int]], set[int]]) -> None:
         temporary, final = self._temporary(step), self.checkpoints_path / f"{step:06d}"
         try:
+            if self.metrics_path.exists():  # what the checkpoint says of its length must hold after a power cut, too
+                sync(self.metrics_path)
             write()
             seal(temporary)
             replaced = self.checkpoints_path / f"{REPLACED}{final.name}"
@@ -264,7 +274,7 @@ def seal(folder: Path) -> None:
     """Flush every file to disk and note its size and checksum."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sums = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "crc32": checksum(path)} for path in files}
-    for path in files:
+    for path in (*files, *{path.parent for path in files}):
         sync(path)
     write_atomically(folder / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
     sync(folder)
@@ -317,4 +327,11 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl; a last line that is still being written is left out."""
     file = Path(path) / "metrics.jsonl"
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if line.endswith("\n"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"{file}: expected JSON, found {line[:80]!r} in line {number}. Cut it out.") from error
+    return rows

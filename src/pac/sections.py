@@ -16,6 +16,7 @@ from pac.types import Sampling
 Schedule = tuple[tuple[float, float], ...]  # (step, value), ascending
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kMG]?)\s*(steps?|epochs?|flops?)\s*")
+MOST_STEPS = 1e12  # a machine's lifetime
 FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -156,9 +157,10 @@ class Schedules:
             points = getattr(self, name)
             if points is None:
                 continue
-            if not (points and all(a[0] < b[0] for a, b in pairwise(points))):
+            steps = [step for step, _ in points]
+            if not (points and all(0 <= step < math.inf for step in steps) and all(a < b for a, b in pairwise(steps))):
                 raise ValueError(
-                    f"schedules.{name}: expected points [step, value] with ascending steps, found {points}."
+                    f"schedules.{name}: expected points [step, value] with ascending steps from 0 on, found {points}."
                 )
             low = 1e-12 if name == "temperature" else 0.0
             high = 1.0 if name == "imitation_weight" else 1e12
@@ -177,13 +179,15 @@ def parse_duration(text: str, *, epoch_steps: int, update_flops: float) -> int:
     steps = amount * {"step": 1, "epoch": epoch_steps, "flop": 1 / update_flops}[unit]
     if steps < 1 and unit == "step":
         raise ValueError(f"expected a duration of at least one step, found {text!r}.")
+    if steps > MOST_STEPS:
+        raise ValueError(f"expected a duration of at most {MOST_STEPS:.0e} steps, found {text!r}: {steps:.3g} steps.")
     return max(1, round(steps))
 
 
 def check_duration(text: str, where: str) -> None:
     """Raise, naming the key, unless it is a duration."""
     try:
-        parse_duration(text, epoch_steps=1, update_flops=1.0)
+        parse_duration(text, epoch_steps=1, update_flops=1e30)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 

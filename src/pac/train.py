@@ -88,16 +88,20 @@ class Run:
     # ------------------------------------------------------------------------------------------------------ building
 
     def _make_state(self) -> TrainState:
+        model = self._make_model()
+        target = copy.deepcopy(model).requires_grad_(False)
+        dtype = compute_dtype(self.config.machine, self.world.device)
+        model, target = (distributed.shard(x, self.world, dtype) for x in (model, target))
+        return TrainState(model=model, target=target, optimizer=optim.make_optimizer(model, self.config.optimiser))
+
+    def _make_model(self) -> PAC:
         torch.manual_seed(self.config.seed)
         model = PAC(self.model_config).to(self.world.device)
         if self.config.start is not None:
             fresh = load_weights(model, self.config.start, new_heads=True)
             if fresh:
                 self.console.print(f"{self.config.start} has no {' or '.join(fresh)} head: it starts afresh.")
-        target = copy.deepcopy(model).requires_grad_(False)
-        dtype = compute_dtype(self.config.machine, self.world.device)
-        model, target = (distributed.shard(x, self.world, dtype) for x in (model, target))
-        return TrainState(model=model, target=target, optimizer=optim.make_optimizer(model, self.config.optimiser))
+        return model
 
     def _make_update(self) -> Update:
         config = self.config
@@ -125,9 +129,8 @@ class Run:
 
     def _take_over(self, other: "Run") -> tuple[TrainState, Update]:
         """The other's tensors and captured update, begun anew; in place, as a captured update knows where they are."""
-        assert self.config.start is not None
         state, update = other.state, other.update
-        load_weights(state.model, self.config.start)
+        optim.copy_weights(self._make_model(), state.model)
         optim.copy_weights(state.model, state.target)
         for tensor in optim.optimizer_tensors(state.model, state.optimizer).values():
             tensor.zero_()
@@ -140,6 +143,11 @@ class Run:
         settings, machine = self.config.evaluation, self.config.machine
         if machine.wandb is not None and importlib.util.find_spec("wandb") is None:
             raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb, or unset it.")
+        every, good = self._checkpoint_steps()
+        if good is not None and good % every:
+            raise ValueError(
+                f"checkpoint.keep_every: expected a multiple of checkpoint.every, {every:,} steps, found {good:,}."
+            )
         self.world.on_main(self._check_worlds)
         if machine.accumulate > (part := self.config.mixture.batch_size // self.world.size):
             raise ValueError(
@@ -202,14 +210,16 @@ class Run:
     def check_disk(self) -> None:
         """Raise if the checkpoints do not fit: those that are kept, and one more while it is written."""
         size = 16 * count_parameters(self.state.target)  # model, target, two moments, in float32
-        every, kept = self._duration(self.config.checkpoint.every), self._kept()
-        count = len(kept([*range(every, self.steps, every), self.steps])) + 1
+        every, good = self._checkpoint_steps()
+        saves = range(every, self.steps + every, every)  # but that the last is at the end
+        newest = saves[-self.config.checkpoint.keep_last :]
+        count = len(newest) + ((newest[0] - 1) // good if good else 0) + 1
         missing = max(1, count - self.directory.num_checkpoints())
         free = shutil.disk_usage(self.directory.path).free + self.directory.bytes_aside()
         if free < missing * size:
             raise ValueError(
-                f"{self.directory.path}: expected room for checkpoints of {size / 1e9:.2f} GB, {missing} at a time, "
-                f"found {free / 1e9:.2f} GB free. Free some space or choose another --out."
+                f"{self.directory.path}: expected room for checkpoints of {size / 1e6:,.1f} MB, {missing:,} at a time, "
+                f"found {free / 1e6:,.1f} MB free. Free some space or choose another --out."
             )
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
@@ -245,8 +255,12 @@ class Run:
         self.saved = step
 
     def _kept(self) -> Callable[[list[int]], set[int]]:
-        every = self.config.checkpoint.keep_every
-        return keep_rule(self.config.checkpoint.keep_last, None if every is None else self._duration(every))
+        return keep_rule(self.config.checkpoint.keep_last, self._checkpoint_steps()[1])
+
+    def _checkpoint_steps(self) -> tuple[int, int | None]:
+        """How often one is saved, and how often one is kept for good."""
+        config = self.config.checkpoint
+        return self._duration(config.every), None if config.keep_every is None else self._duration(config.keep_every)
 
     def _progress(self) -> dict[str, Any]:
         """What is not a tensor of the model's size: where the run is, and metrics that are not written yet."""
@@ -311,10 +325,10 @@ class Run:
         logs = self.logs = self._make_logs()
         if self.world.is_main:
             (self.directory.path / SUMMARY).unlink(missing_ok=True)  # of a shorter run that is made longer
-        with logs, self._signals():
-            self._evaluate(logs)  # a signal may have come in the midst of it
+        with logs, _Handlers(self):
+            going = self._evaluate(logs)  # a signal may have come in the midst of it
             signals, batches = distributed.Signals(self.world), self.batches()
-            while state.step < self.steps and not signals.ask(self.interrupted or 0):
+            while going and state.step < self.steps and not signals.ask(self.interrupted or 0):
                 if state.step % self.target_period == 0:
                     self.update.copy_target()
                 with logs.waiting(self._busy):
@@ -324,9 +338,9 @@ class Run:
                     self._updated.record()
                 logs.tick(state.step)
                 self._log(logs)
-                self._evaluate(logs)
-                if state.step % save_every == 0:
-                    self.save()
+                if state.step % save_every == 0 or state.step == self.steps:
+                    self.save()  # before trials, which take long
+                going = self._evaluate(logs)
             batches.close()
             self.interrupted = signals.settle(self.interrupted or 0) or None
             self.save()
@@ -389,16 +403,17 @@ class Run:
             step = int(self.update.first_refused)
             raise NonFiniteError(blame(self.sampler, self.state, self.objective, step, self.world))
 
-    def _evaluate(self, logs: Logs) -> None:
-        """Trials where they are due and were not made yet."""
+    def _evaluate(self, logs: Logs) -> bool:
+        """Trials where they are due and were not made yet; False if a signal broke them off: a resume makes them."""
         config, step = self.config.evaluation, self.state.step
         every = self._duration(config.every) if config.every else self.steps
         due = step > 0 and (step % every == 0 or step == self.steps) and self.evaluated != step
         if not config.tasks or not due:
-            return
+            return True
         policy = self.policy()
         try:
-            found = self.world.on_main(lambda: self.try_policy(policy))
+            with logs.paused():
+                found = self.world.on_main(lambda: self.try_policy(policy))
         except Exception:
             self.save()  # trials that fail lose no updates
             self.finish()
@@ -406,19 +421,23 @@ class Run:
         if found is not None:
             logs.write(step, found)
             self.evaluated, self.saved = step, -1  # a checkpoint of this step, if any, does not know of it
+        return found is not None
 
     def try_policy(self, policy: Policy) -> dict[str, float] | None:
         """Trials on the recipe's tasks: mean return and success, by task and over all; None if a signal came."""
         config, trials = self.config.evaluation, []
+        jobs = jobs_of(config.tasks, config.trials, seed=config.seed)
         for trial in rollout(
             policy,
-            jobs_of(config.tasks, config.trials, seed=config.seed),
+            jobs,
             workers=config.workers,
             cameras=policy.cameras,
             max_steps=config.max_steps,
             stop_at_success=config.stop_at_success,
         ):
             trials.append(trial)
+            if self.logs is not None:
+                self.logs.trying(len(trials), len(jobs))
             if self.interrupted is not None:
                 return None
         found = {}
@@ -451,11 +470,8 @@ class Run:
             "versions": versions(),
         }
 
-    def _signals(self) -> "_Signals":
-        return _Signals(self)
 
-
-class _Signals:
+class _Handlers:
     """SIGTERM and Ctrl-C end the loop after the update under way; a Ctrl-C after either ends it at once. Not a second
     SIGTERM: a scheduler that tells every process, and torchrun, which passes its own on, would send two.
     """

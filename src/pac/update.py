@@ -81,9 +81,12 @@ class Tally:
         if not self.sums or not self.count:
             return {}
         values = self.world.sum(torch.stack(list(self.sums.values()))).div(self.count).tolist()
+        self.clear()
+        return dict(zip(self.sums, values, strict=True))
+
+    def clear(self) -> None:
         for total in (*self.sums.values(), self.count):
             total.zero_()
-        return dict(zip(self.sums, values, strict=True))
 
 
 class Update:
@@ -131,8 +134,8 @@ class Update:
     def begin(self, seed: int) -> None:
         """Serve another run of the same shape: what was captured stays, counts and noise begin anew."""
         self.seed = seed
-        for total in (*self.tally.sums.values(), self.tally.count, self.refused):
-            total.zero_()
+        self.tally.clear()
+        self.refused.zero_()
         self.first_refused.fill_(-1)
 
     def __call__(self, tensors: dict[str, Tensor], controls: Controls) -> None:

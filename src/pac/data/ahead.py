@@ -9,14 +9,15 @@ Tensors = dict[str, Tensor]
 
 
 def ahead(batches: Iterator[Tensors], device: torch.device) -> Generator[Tensors]:
-    """The same batches, of which the next is begun before the last is given out. Transfers and gathers of `batches` go
-    to the current stream, which is another than the one that updates are computed in: neither waits for the other.
+    """The same batches, each begun before the one before it is given out. Transfers and gathers of `batches` go to the
+    current stream, which here is another than the one that updates are computed in. So a batch waits for no update but
+    those that were launched before it was begun, and is made beside the next.
     """
     own = torch.cuda.Stream(device)
 
     def begin() -> tuple[Tensors, torch.cuda.Event]:
-        # Memory is used again once Python gives it back, which is when the updates that read it have begun: so wait for
-        # those that have. The one that is about to begin is the one that this batch is made beside.
+        # Memory is used again once Python gives it back, which is when the updates that read it were launched: so wait
+        # for those that were.
         own.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(own):
             return next(batches), own.record_event()

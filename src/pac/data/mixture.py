@@ -363,6 +363,8 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
         if isinstance(fields.get(key), tuple):
             fields[key] = tuple(float(x) if type(x) is int else x for x in fields[key])
     if isinstance(more := fields.get("more_paths"), tuple):
+        if not all(isinstance(path, str) for path in more):
+            raise ValueError(f"more_paths of {where}: expected folders, found {list(more)}.")
         paths = (str(root / Path(path).expanduser()) for path in more)
         fields["more_paths"] = tuple(folder for path in paths for folder in _match(path, where))
     if isinstance(fields.get("path"), str):

@@ -20,7 +20,8 @@ class Buffers:
 
     def take(self, shape: tuple[int, ...]) -> np.ndarray:
         size = math.prod(shape)
-        for array in self._arrays:  # a tensor made of it would be a fourth reference
+        # A tensor made of an array would be a fourth reference; how many there are without is CPython's, to 3.13.
+        for array in self._arrays:
             if len(array) >= size and sys.getrefcount(array) == 3:
                 return array[:size].reshape(shape)
         self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free

@@ -117,9 +117,16 @@ class Sampler:
             if name.endswith("_slots"):
                 self.constants[name].copy_(table)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a worker process opens the files itself
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A worker process opens the files itself, and takes on what was changed since."""
         names = ("seed", "rank", "world_size", "tokenizer", "device", "returns_discount")
-        return partial(Sampler, **{name: getattr(self, name) for name in names}), (self.mixture,)
+        changed = {"camera_slots": self.camera_slots, "goal_slots": self.goal_slots, "constants": self.constants}
+        return partial(Sampler, **{name: getattr(self, name) for name in names}), (self.mixture,), changed
+
+    def __setstate__(self, changed: dict[str, Any]) -> None:
+        self.camera_slots, self.goal_slots = changed["camera_slots"], changed["goal_slots"]
+        for name, table in changed["constants"].items():
+            self.constants[name].copy_(table)
 
     def draw(self, step: int) -> Draws:
         """The windows of one step that belong to this rank."""
@@ -149,10 +156,11 @@ class Sampler:
             if source.config.goals == "hindsight":
                 bounds.append((0.0, 1.0))
                 continue
-            reward = source.reward.numpy() * source.config.reward_scale
-            ends = source.terminated.numpy()
+            sound = np.isfinite(source.reward.numpy())
+            reward = source.reward.numpy()[sound] * source.config.reward_scale
+            ends = source.terminated.numpy()[sound]
             horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.config.applied_discount(discount))
-            bounds.append((min(0.0, float(reward.min())) * horizon, max(0.0, float(reward.max())) * horizon))
+            bounds.append((float(reward.min(initial=0)) * horizon, float(reward.max(initial=0)) * horizon))
         return bounds
 
     def batch(self, step: int) -> Batch:
@@ -225,8 +233,7 @@ class Sampler:
         if num_workers and not threads and self.device.type != "cpu":
             raise ValueError(
                 f"Sampler.batches: expected no worker processes for data resident on {self.device}, found "
-                f"{num_workers}. "
-                "Gathering there is fast; set num_workers to 0."
+                f"{num_workers}. Gathering there is fast; set num_workers to 0."
             )
         steps = range(first_step, 2**62)
         if num_workers == 0:
@@ -301,10 +308,8 @@ class _Assembly:
             self._read_each(blocks)
         else:
             self._read_at_once(sampler.resident)
-        self.images, self.goals = (
-            self._pictures(sampler.mixture.window, extent.cameras),
-            self._pictures(1, extent.goal_cameras),
-        )
+        self.images = self._pictures(sampler.mixture.window, extent.cameras)
+        self.goals = self._pictures(1, extent.goal_cameras)
         for source, where in blocks:
             for i, name in enumerate(source.cameras):
                 gather_pictures(source.images[name], self.rows[where], out=self.images[i, where])

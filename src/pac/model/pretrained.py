@@ -55,6 +55,12 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
         raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
     has = {name.partition(".")[0] for name in found}
     wanted = model.state_dict()
+    extra = [name for name in found if name not in wanted and name.partition(".")[0] not in HEADS]
+    if extra:
+        raise ValueError(
+            f"{file}: expected the weights that {CONFIG} tells of, found {extra[0]!r} beside them. The two are not of "
+            "one model."
+        )
     fresh = {name.partition(".")[0] for name in wanted} & set(HEADS) - has if new_heads else set()
     taken = {name: tensor for name, tensor in wanted.items() if name.partition(".")[0] not in fresh}
     for name, tensor in taken.items():
@@ -65,6 +71,8 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
                 f"{file}: expected {name!r} of shape {tuple(tensor.shape)}, found {tuple(found[name].shape)}. The "
                 "checkpoint is of another model."
             )
+        if not (found[name].is_floating_point() and found[name].isfinite().all()):
+            raise ValueError(f"{file}: expected finite weights, found {name!r} otherwise. The checkpoint is spoiled.")
     with torch.no_grad():
         for name, tensor in taken.items():
             tensor.copy_(found[name])
