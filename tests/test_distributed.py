@@ -113,18 +113,17 @@ def assert_same_curve(run: Path, other: Path, tolerance: float = 1e-5, *, magnif
         assert row.keys() == expected.keys()
         factor = max(1.0, 0.01 / row["weights/temperature"]) if magnified else 1.0
         # A draw at the edge of a bin falls to either side by rounding: of thousands of draws, one or none.
-        flipped = row.get("loss/improvement", 0) != pytest.approx(
-            expected.get("loss/improvement", 0), rel=100 * tolerance
-        )
+        drawn, wanted = (x.get("loss/improvement", 0) for x in (row, expected))
+        flipped = drawn != pytest.approx(wanted, rel=5 * tolerance) and not magnified
         num_flipped += flipped
         for name in row.keys() - {"step"}:
             if name.startswith("time/") or (name.startswith("weights/") and row["weights/temperature"] < 1e-5):
                 continue
             near = tolerance * (1 if name in ("loss/total", "loss/imitation", "loss/critic") else 100)
             near *= 1 if name == "loss/critic" else factor
-            near = max(near, 1e-2) if flipped and name not in ("loss/imitation", "loss/critic") else near
+            near = max(near, 1e-3) if flipped and name not in ("loss/imitation", "loss/critic") else near
             assert row[name] == pytest.approx(expected[name], rel=near, abs=near), f"{name} at step {row['step']}"
-    assert num_flipped <= 1 or magnified
+    assert num_flipped <= 1
 
 
 def back_to(run: Path, step: int, copy: Path) -> Path:

@@ -50,9 +50,13 @@ def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers:
 def make_sampler(config: RunConfig, world: World) -> Sampler:
     """On the GPU if the data fits there well, else in memory maps."""
     objective = config.objective
-    settings: dict[str, Any] = {"seed": config.seed, "rank": world.rank, "world_size": world.size}
-    settings["returns_discount"] = objective.discount if objective.logged_returns else None
-    sampler = Sampler(config.mixture, **settings)
+    sampler = Sampler(
+        config.mixture,
+        seed=config.seed,
+        rank=world.rank,
+        world_size=world.size,
+        returns_discount=objective.discount if objective.logged_returns else None,
+    )
     wanted = config.machine.data
     if world.device.type == "cpu":
         if wanted == "resident":
@@ -60,9 +64,9 @@ def make_sampler(config: RunConfig, world: World) -> Sampler:
         return sampler
     size = sum(source.num_bytes for source in sampler.sources)
     total = torch.cuda.get_device_properties(world.device).total_memory
-    if wanted == "stream" or (wanted == "auto" and size > RESIDENT_SHARE * total):
-        return sampler
-    return Sampler(config.mixture, **settings, device=world.device)
+    if wanted == "resident" or (wanted == "auto" and size <= RESIDENT_SHARE * total):
+        sampler.keep_on(world.device)
+    return sampler
 
 
 def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:

@@ -68,12 +68,10 @@ class Sampler:
             raise ValueError(f"Sampler: expected a seed of 0 or more, found {seed}.")
         self.mixture, self.seed, self.rank, self.world_size = mixture, seed, rank, world_size
         self.tokenizer = tokenizer or Tokenizer()
-        self.device, self.returns_discount = torch.device(device), returns_discount
+        self.device, self.returns_discount = torch.device("cpu"), returns_discount
         drawn = {name: float(p) for name, p in mixture.probabilities.items() if p}
         used = [config for config in mixture.datasets if config.name in drawn]
-        self.sources = [
-            Source(config, mixture.window, self.tokenizer, self.device, returns_discount) for config in used
-        ]
+        self.sources = [Source(config, mixture.window, self.tokenizer, returns_discount) for config in used]
         self._cumulative = np.cumsum([drawn[source.config.name] for source in self.sources])
         self._cumulative[-1] = 1.0
         self._num_windows = np.array([source.num_windows for source in self.sources])
@@ -91,12 +89,15 @@ class Sampler:
         self.image_size = mixture.image_size or common_size(self.sources)
         self.constants = self._constants()
         self.resident: Resident | None = None
-        if self.device.type != "cpu":
-            self.keep_on(self.device)
         self.buffers = Buffers()
+        if torch.device(device).type != "cpu":
+            self.keep_on(torch.device(device))
 
     def keep_on(self, device: torch.device) -> None:
-        """Copy the numbers to a device, and gather them there from now on."""
+        """Copy the data to a device, and gather it there from now on."""
+        self.device = device
+        for source in self.sources:
+            source.move_pictures(device)
         self.resident = Resident(self.sources, self.constants, device)
         self.constants = self.resident.constants
 

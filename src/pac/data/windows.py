@@ -37,14 +37,13 @@ class Windows:
 
 
 class Source:
-    """One dataset of a mixture: its windows, and its arrays as tensors; pictures lie where they are gathered."""
+    """One dataset of a mixture: its windows, and its arrays as tensors, which are those on disk."""
 
     def __init__(
         self,
         config: DatasetConfig,
         window: int,
         tokenizer: Tokenizer,
-        device: torch.device,
         returns_discount: float | None = None,
     ) -> None:
         if config.path is None:
@@ -85,8 +84,13 @@ class Source:
             self.later = _tensor(returns_to_go(dataset, config.reward, discount))
         stored = config.goals == "stored"
         seen = dict.fromkeys((*self.cameras, *(() if stored else self.goal_cameras)))
-        self.images = {name: _tensor(dataset.arrays[IMAGES + name]).to(device) for name in seen}
-        self.goals = {name: _tensor(dataset.goals[GOALS + name]).to(device) for name in self.goal_cameras if stored}
+        self.images = {name: _tensor(dataset.arrays[IMAGES + name]) for name in seen}
+        self.goals = {name: _tensor(dataset.goals[GOALS + name]) for name in self.goal_cameras if stored}
+
+    def move_pictures(self, device: torch.device) -> None:
+        """To where they are gathered."""
+        self.images = {name: x.to(device) for name, x in self.images.items()}
+        self.goals = {name: x.to(device) for name, x in self.goals.items()}
 
     @property
     def num_bytes(self) -> int:
