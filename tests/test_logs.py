@@ -125,24 +125,25 @@ def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) ->
     assert logs.data_wait > 0
 
 
-def test_trials_do_not_slow_updates_down(tmp_path: Path) -> None:
-    """They lie between two records, at a step that is one or not."""
+def test_trials_do_not_slow_updates_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie between two records, at a step that is one or not. By a clock of our own."""
+    now = [100.0]
+    monkeypatch.setattr("pac.logs.time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     logs = Logs(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=30, first_step=0)
     with logs:
         for step in range(1, 31):
-            time.sleep(0.005)
+            now[0] += 0.01
             logs.tick(step)
             if step % 10 == 0:
                 logs.write(step, {"loss/total": 1.0})
             if step in (15, 20):
                 with logs.paused():
-                    time.sleep(0.5)
+                    now[0] += 60
                 logs.write(step, {"evaluation/all/return": 1.0})
-        assert logs.seconds > 1
-        assert logs.updates_per_second > 100
+        assert logs.seconds == pytest.approx(120.3)
+        assert logs.updates_per_second == pytest.approx(100)
     speeds = [row["time/updates_per_second"] for row in read_metrics(tmp_path) if "time/updates_per_second" in row]
-    assert len(speeds) == 4
-    assert min(speeds) > 50, "two a hundredth of a second, which is far from ten a second of trials"
+    assert speeds == pytest.approx([100] * 4)
 
 
 def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
