@@ -27,9 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process a core
 import numpy as np
 
 from pac import behaviours, envs
-from pac.intervals import mean_interval, wilson
+from pac.evaluation.intervals import mean_interval, wilson
 
-Trial = dict[str, Any]
+EpisodeResult = dict[str, Any]
 EPISODES = {"planner": 6, "scripted": 50, "faults": 100}
 SUITE = (
     *("acrobot.swingup", "ball_in_cup.catch", "cartpole.swingup", "cheetah.run", "finger.spin", "finger.turn_easy"),
@@ -46,7 +46,7 @@ FAULTS = (
 )
 
 
-def list_jobs(part: str, episodes: int, seed: int) -> list[Trial]:
+def list_jobs(part: str, episodes: int, seed: int) -> list[EpisodeResult]:
     """What to run, the longest first."""
     pairs = {
         "planner": [(f"control/{task}", planner) for planner in PLANNERS for task in SUITE],
@@ -60,7 +60,7 @@ def list_jobs(part: str, episodes: int, seed: int) -> list[Trial]:
     ]
 
 
-def run_trial(job: Trial) -> Trial:
+def run_trial(job: EpisodeResult) -> EpisodeResult:
     """One episode."""
     seed = envs.episode_seed(job["task"], job["seed"], job["index"])
     env, behaviour = envs.make(job["task"]), behaviours.make(job["behaviour"])
@@ -85,7 +85,7 @@ def write(path: Path, report: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
-def measure(jobs: list[Trial], report: dict[str, Any], path: Path, processes: int) -> None:
+def measure(jobs: list[EpisodeResult], report: dict[str, Any], path: Path, processes: int) -> None:
     begun = written = time.perf_counter()
     with ProcessPoolExecutor(processes, mp_context=mp.get_context("spawn")) as pool:
         futures = [pool.submit(run_trial, job) for job in jobs]
@@ -100,7 +100,7 @@ def measure(jobs: list[Trial], report: dict[str, Any], path: Path, processes: in
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def group(trials: Iterable[Trial]) -> dict[tuple[str, str], list[Trial]]:
+def group(trials: Iterable[EpisodeResult]) -> dict[tuple[str, str], list[EpisodeResult]]:
     """(task without family, behaviour) -> its trials."""
     groups = collections.defaultdict(list)
     for trial in trials:
@@ -108,14 +108,14 @@ def group(trials: Iterable[Trial]) -> dict[tuple[str, str], list[Trial]]:
     return groups
 
 
-def show_return(trials: list[Trial]) -> str:
+def show_return(trials: list[EpisodeResult]) -> str:
     """Mean and 95% interval of the return, and seconds an episode."""
     returns = np.array([trial["return"] for trial in trials])
     low, high = mean_interval(returns)
     return f"{returns.mean():.0f} ± {(high - low) / 2:.0f} ({np.mean([trial['seconds'] for trial in trials]):.1f} s)"
 
 
-def show_success(trials: list[Trial], limit: int = 500) -> str:
+def show_success(trials: list[EpisodeResult], limit: int = 500) -> str:
     """Percent of trials that succeeded within `limit` steps, with Wilson's 95% interval."""
     won = sum(trial["success"] and trial["length"] <= limit for trial in trials)
     low, high = wilson(won, len(trials))
@@ -127,14 +127,14 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
 
 
-def planner_lines(trials: list[Trial]) -> list[str]:
+def planner_lines(trials: list[EpisodeResult]) -> list[str]:
     groups = group(trials)
     tasks = sorted({task for task, _ in groups})
     rows = [[task, *(show_return(groups[task, planner]) for planner in PLANNERS)] for task in tasks]
     return table(["task", *(name.removeprefix("planner:quality=") for name in PLANNERS)], rows)
 
 
-def scripted_lines(trials: list[Trial]) -> list[str]:
+def scripted_lines(trials: list[EpisodeResult]) -> list[str]:
     groups = group(trials)
     pooled = f"All tasks: {show_success(trials)}% of {len(trials)} episodes."
     rows = [
@@ -144,7 +144,7 @@ def scripted_lines(trials: list[Trial]) -> list[str]:
     return [pooled, "", *table(["task", "success %", "median steps to it"], rows)]
 
 
-def fault_lines(trials: list[Trial]) -> list[str]:
+def fault_lines(trials: list[EpisodeResult]) -> list[str]:
     groups = group(trials)
     tasks = [task for task in (*STUDIED, *OTHERS) if any(task == found for found, _ in groups)]
     lines = list[str]()

@@ -17,8 +17,8 @@ from mlp import small_net
 from torch import Tensor, nn
 
 from pac.bins import Bins
-from pac.config import model_config
 from pac.model import PAC
+from pac.model.config import model_config
 from pac.objectives import critic_loss
 from pac.types import Observation
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pac.data.episodes import ACTION, IMAGES, INDEX, REWARD, STATE, TERMINATED, Dataset, DatasetSpec, npy_header, seal
 from pac.data.mixture import Mixture, parse_mixture
-from pac.data.sampling import Sampler
-from pac.data.transfer import import_dataset
+from pac.data.sampler import Sampler
+from pac.data.store import ACTION, IMAGES, INDEX, REWARD, STATE, TERMINATED, Dataset, DatasetSpec, npy_header, seal
 from pac.data.writer import DatasetWriter
+from pac.formats.transfer import import_dataset
 from pac.types import Batch, Episode
 
 Result = dict[str, Any]

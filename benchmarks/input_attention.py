@@ -1,4 +1,4 @@
-"""Reading numbers on a GPU: kernels of `pac.model.scalar_kernels` against the compiled PyTorch of `ScalarAttention`.
+"""Reading numbers on a GPU: kernels of `pac.model.kernels.scalar` against the compiled PyTorch of `ScalarAttention`.
 
     python benchmarks/input_attention.py                       # CUDA; all of it takes about a minute
     python benchmarks/input_attention.py --sections scalars    # or check, tiles, latents
@@ -7,7 +7,7 @@ check    relative errors of both against float64, on every eighth row
 scalars  forward, and forward + backward, of both
 tiles    the same of the kernels with other sizes of tiles: which constants to choose
 latents  self-attention of the latents by each of PyTorch's backends, written out and compiled, and by the kernels of
-         `pac.model.latent_kernels`; their errors; and their times with other tiles
+         `pac.model.kernels.latent`; their errors; and their times with other tiles
 
 Shapes: a Control mixture of 512 windows of 5 observations for XXS, whose tasks have 4 to 26 numbers, 67 to 78, or 223,
 each row padded to 223; and 512 full rows for L. Times are medians of a replayed CUDA graph: no launches in them.
@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pac.model import latent_kernels, scalar_kernels
 from pac.model.input_attention import ScalarAttention
+from pac.model.kernels import latent as latent_kernels
+from pac.model.kernels import scalar as scalar_kernels
 
 GAINS, NUMBERS, HEADS, QUERIES = 8, 223, 8, 32
 WIDTHS = {"XXS": 96, "L": 256}
@@ -67,7 +68,7 @@ def numbers_of_rows(size: str) -> Tensor:
 
 
 def make_inputs(size: str, dtype: torch.dtype) -> list[Tensor]:
-    """As `read_scalars` makes them; numbers themselves want no gradient in training."""
+    """As `attend_to_scalars` makes them; numbers themselves want no gradient in training."""
     torch.manual_seed(0)
     numbers, width, tokens = numbers_of_rows(size).cuda(), WIDTHS[size], NUMBERS * GAINS
     real = torch.arange(tokens, device="cuda") < numbers[:, None] * GAINS

@@ -1,5 +1,5 @@
 """What reading the numbers costs in an update, by count: every token projected, against the tables of
-`pac.model.input_attention`, and the kernels of `pac.model.scalar_kernels`, which read real tokens only.
+`pac.model.input_attention`, and the kernels of `pac.model.kernels.scalar`, which read real tokens only.
 
     python benchmarks/input_cost.py                      # the paper's smallest and largest model, 512 windows of 5
     python benchmarks/input_cost.py --numbers 67 --windows 128
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from pac.config import ModelConfig, model_config
-from pac.scaling.flops import Load, update_flops
+from pac.model.config import ModelConfig, model_config
+from pac.model.flops import Load, update_flops
 
 HALF, FULL = 2, 4  # bytes of a bfloat16 and of a float32
 

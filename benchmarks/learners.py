@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from pac import envs
 from pac.behaviours.learner import NUM_LAYERS, act, learner_file
-from pac.data.episodes import STATE, Dataset
+from pac.data.store import STATE, Dataset
 
 HIDDEN, NUM_ENVS, ROWS = 256, 10, 160_000  # rows: instants kept of each environment
 DISCOUNT, STEPS, POLYAK, RATE = 0.99, 3, 0.005, 3e-4
@@ -111,7 +111,7 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
     shared, name, random = Shared(folder, shapes), shapes.tasks[task], np.random.default_rng(task)
     worlds = [envs.make(name) for _ in range(NUM_ENVS)]
     low, high = np.array(worlds[0].task.action_low), np.array(worlds[0].task.action_high)
-    states = np.stack([world.reset(seed=int(random.integers(2**62)))[0][STATE] for world in worlds])
+    states = np.stack([env.reset(seed=int(random.integers(2**62)))[0][STATE] for env in worlds])
     gained = np.zeros(NUM_ENVS)
     first, layers = int(shared.filled[task]), shared.layers(task)
     at = first
@@ -127,8 +127,8 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
         rows, over = np.zeros((NUM_ENVS, shapes.row), np.float32), False
         rows[:, : states.shape[1]] = states
         rows[:, shapes.state : shapes.state + len(low)] = actions
-        for i, world in enumerate(worlds):
-            observation, reward, terminated, truncated, _ = world.step(raw[i])
+        for i, env in enumerate(worlds):
+            observation, reward, terminated, truncated, _ = env.step(raw[i])
             if terminated:
                 raise ValueError(f"{name}: a task that ends early; these learners know only those that do not.")
             states[i], over = observation[STATE], truncated
@@ -141,7 +141,7 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
             shared.rows[task, at, :, -1] = 1
             at += 1
             shared.returns[task], gained[:] = gained, 0
-            states = np.stack([world.reset(seed=int(random.integers(2**62)))[0][STATE] for world in worlds])
+            states = np.stack([env.reset(seed=int(random.integers(2**62)))[0][STATE] for env in worlds])
         shared.filled[task] = at
 
 

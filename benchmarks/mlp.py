@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-import pac.train
+import pac.training.trainer
 from pac import cli
-from pac.config import ModelConfig
 from pac.model import Encoded
+from pac.model.config import ModelConfig
 from pac.types import Observation
 
 HIDDEN = 256
@@ -66,6 +66,6 @@ class MLPActorCritic(nn.Module):
 
 
 if __name__ in ("__main__", "__mp_main__"):  # the second in the processes of the runs, which load this file again
-    vars(pac.train)["PAC"] = MLPActorCritic
+    vars(pac.training.trainer)["PAC"] = MLPActorCritic
 if __name__ == "__main__":
     sys.exit(cli.main(["study", *sys.argv[1:]]))

@@ -27,10 +27,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from pac.config import SIZES, ModelConfig, ObjectiveConfig, model_config
+from pac.config import ObjectiveConfig
 from pac.model import PAC
+from pac.model.config import SIZES, ModelConfig, model_config
+from pac.model.flops import Load, forward_flops, update_flops
 from pac.model.pac import count_parameters
-from pac.scaling.flops import Load, forward_flops, update_flops
 from pac.types import Batch, Observation
 
 CUDA = torch.cuda.is_available()
@@ -239,9 +240,9 @@ def update_batch(config: ModelConfig, windows: int) -> Batch:
         mask=ones.bool(),
         imitation_weight=ones[:, 0] * 0.75,
         critic_weight=ones[:, 0] * 38,
-        own_discount=ones[:, 0],
-        later=torch.zeros(windows, device=DEVICE),
-        later_known=torch.zeros(windows, device=DEVICE),
+        gamma=ones[:, 0],
+        return_to_go=torch.zeros(windows, device=DEVICE),
+        return_to_go_weight=torch.zeros(windows, device=DEVICE),
     )
 
 

@@ -71,16 +71,16 @@ import torch
 from jaxtyping import Bool, Float32
 from rich.console import Console
 
-from pac.data.episodes import ACTION, STATE, TERMINATED, Dataset
 from pac.data.relabel import episode_returns, reward_column
-from pac.evaluate import Record, experts, record, summarise, tables
-from pac.evaluate.compare import warnings
-from pac.evaluate.plan import versions
-from pac.evaluate.records import FORMAT, by_actor, write_json, write_text
+from pac.data.store import ACTION, STATE, TERMINATED, Dataset
+from pac.evaluation import EpisodeRecord, experts, record, summarise, tables
+from pac.evaluation.compare import warnings
+from pac.evaluation.plan import versions
+from pac.evaluation.records import FORMAT, by_actor, write_json, write_text
 from pac.improve.stopping import StoppedError, signals
-from pac.ingredients import choose_device
 from pac.policy import one_thread
-from pac.rollout import jobs_of, rollout
+from pac.rollout import make_jobs, rollout
+from pac.training.setup import choose_device
 from pac.types import Query, Reply
 
 TRIAL_SEED = 10_000  # of `pac study`
@@ -285,7 +285,11 @@ def perform(job: Job, row: str, device: str, compiled: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     started, dataset = time.time(), Dataset(job.data)
     algorithm, curve = train(job, dataset, device, compiled=compiled)
-    seconds, trials, made = time.time() - started, jobs_of([job.task], job.trials, seed=job.trial_seed), list[Record]()
+    seconds, trials, made = (
+        time.time() - started,
+        make_jobs([job.task], job.trials, seed=job.trial_seed),
+        list[EpisodeRecord](),
+    )
     for sampled in (False, True) if job.method in STOCHASTIC else (False,):
         label = f"{row}{', sampled' if sampled else ''}, seed {job.seed}"
         played = rollout(
@@ -303,10 +307,10 @@ def perform(job: Job, row: str, device: str, compiled: bool) -> dict[str, Any]:
 
 
 def name_of(job: Job) -> str:
-    return f"{METHODS[job.method]}{words(job.setting)}, {job.task}, seed {job.seed}"
+    return f"{METHODS[job.method]}{control_group(job.setting)}, {job.task}, seed {job.seed}"
 
 
-def words(setting: Mapping[str, Any]) -> str:
+def control_group(setting: Mapping[str, Any]) -> str:
     return " (" + ", ".join(f"{name} {value}" for name, value in setting.items()) + ")" if setting else ""
 
 
@@ -334,7 +338,7 @@ def plan(args: argparse.Namespace) -> list[tuple[Job, str]]:
                 method=method, setting=setting, data=str(folder), reward=reward, seed=seed,
                 steps=args.steps.get(method, args.steps[""]), trials=args.trials, trial_seed=args.trial_seed, **rules,
             )  # fmt: skip
-            jobs.append((job, METHODS[method] + (words(setting) if args.grid else "")))
+            jobs.append((job, METHODS[method] + (control_group(setting) if args.grid else "")))
     if len({(job.max_steps, job.stop_at_success, job.reward) for job, _ in jobs}) > 1:
         raise ValueError(
             "Expected data that was collected under the same rules, found several. Give each a --out file, or all "
@@ -375,7 +379,7 @@ def scores(done: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     Where a grid was cut short, settings with fewer tasks than others are left out: those they have may be the easy."""
     found: dict[str, dict[str, list[float]]] = {}
     for run in done:
-        best = [Record.from_json(trial) for trial in run["trials"] if ", sampled," not in trial["actor"]]
+        best = [EpisodeRecord.from_json(trial) for trial in run["trials"] if ", sampled," not in trial["actor"]]
         score = np.mean([entry.total if entry.success is None else float(entry.success) for entry in best])
         setting = json.dumps(run["job"]["setting"])
         found.setdefault(run["job"]["method"], {}).setdefault(setting, []).append(float(score))
@@ -465,7 +469,7 @@ def key(job: Job) -> str:
 
 
 def result(run: Mapping[str, Any]) -> str:
-    found = by_actor(Record.from_json(trial) for trial in run["trials"]).values()
+    found = by_actor(EpisodeRecord.from_json(trial) for trial in run["trials"]).values()
     known = all(entry.success is not None for group in found for entry in group)
     means = [np.mean([entry.success if known else entry.total for entry in group]) for group in found]
     return ("success " if known else "return ") + " / ".join(f"{100 * m:.0f}%" if known else f"{m:.4g}" for m in means)
@@ -475,7 +479,7 @@ def document(
     jobs: Sequence[tuple[Job, str]], done: Sequence[Mapping[str, Any]], command: str
 ) -> tuple[dict[str, Any], list[tables.Grid]]:
     """As `pac evaluate` and `pac study` write it; and tables of methods, seeds together."""
-    records = [Record.from_json(trial) for run in done for trial in run["trials"]]
+    records = [EpisodeRecord.from_json(trial) for run in done for trial in run["trials"]]
     rules, tasks = jobs[0][0], list(dict.fromkeys(job.task for job, _ in jobs))
     table = experts.load(experts.TABLE)
     whole = rules.max_steps is None and not rules.stop_at_success
@@ -550,7 +554,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for method, table in scores(done).items():
             for setting, score in table.items():
                 mark = "*" if json.loads(setting) == made["chosen"][method] else " "
-                console.print(f"{mark} {METHODS[method]}{words(json.loads(setting))}: {score:.4g}", soft_wrap=True)
+                console.print(
+                    f"{mark} {METHODS[method]}{control_group(json.loads(setting))}: {score:.4g}", soft_wrap=True
+                )
     else:
         tables.print_grids(grids, console if console.is_terminal else Console(width=200))
     write_json(args.out, made)

@@ -18,10 +18,11 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from pac.config import ModelConfig, ObjectiveConfig
+from pac.config import ObjectiveConfig
 from pac.model import PAC
+from pac.model.attention import Attention
+from pac.model.config import ModelConfig
 from pac.model.input_attention import InputAttention
-from pac.model.perceiver import Attention
 from pac.model.tokens import AnyTokens
 from pac.objectives import loss
 from pac.types import Batch, Observation
@@ -36,8 +37,8 @@ class PlainPAC(PAC):
             if isinstance(module, (Attention, InputAttention)):
                 module.fast = False
 
-    def _think(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
-        return super()._think(tuple(group.dense() for group in tokens), num_rows)
+    def _latent_blocks(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
+        return super()._latent_blocks(tuple(group.dense() for group in tokens), num_rows)
 
 
 def pad(batch: Batch, config: ModelConfig) -> Batch:

@@ -2,7 +2,7 @@
 
     python benchmarks/rollout_speed.py [--workers 2] [--envs 16] [--rounds 4] [--quick] [--json FILE]
 
-`world` is the simulator alone, `raw` one environment of ours in this process, both with actions drawn beforehand. A
+`env` is the simulator alone, `raw` one environment of ours in this process, both with actions drawn beforehand. A
 rollout's speed is taken after each of its environments has played one episode: it holds resets, but no start-up. The
 ratio is to raw speed times the number of workers. Needs a machine with nothing else to do, and about 5 minutes (1 with
 --quick); every process gets one thread.
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pac import envs
-from pac.rollout import Actor, jobs_of, rollout
+from pac.rollout import ActorLike, make_jobs, rollout
 from pac.types import Query, Reply, TaskSpec
 
 TASKS = ("pendulum.swingup", "cartpole.swingup", "cheetah.run", "walker.walk", "humanoid.walk")
@@ -76,32 +76,32 @@ def steps_per_second(
 
 
 def measure_raw(task: str, steps: int) -> Result:
-    world = envs.make(task)
+    env = envs.make(task)
     seeds = iter(range(1_000_000))
 
     def step(action: np.ndarray) -> bool:
-        _, _, terminated, truncated, _ = world.step(action)
+        _, _, terminated, truncated, _ = env.step(action)
         return terminated or truncated
 
-    result = {"raw": steps_per_second(step, lambda: world.reset(seed=next(seeds)), world.task, steps)}
+    result = {"raw": steps_per_second(step, lambda: env.reset(seed=next(seeds)), env.task, steps)}
     if task.startswith("control/"):
-        simulator = world.simulator
-        left = iter([world.task.max_steps] * 1_000_000)
+        simulator = env.simulator
+        left = iter([env.task.max_steps] * 1_000_000)
         count = {"left": next(left)}
 
         def step_alone(action: np.ndarray) -> bool:
             simulator.step(action)
             count["left"] = count["left"] - 1 or next(left)
-            return count["left"] == world.task.max_steps
+            return count["left"] == env.task.max_steps
 
-        result["world"] = steps_per_second(step_alone, simulator.reset, world.task, steps)
+        result["world"] = steps_per_second(step_alone, simulator.reset, env.task, steps)
     return result
 
 
-def sustained(actor: Actor, task: str, workers: int, envs_per_worker: int, rounds: int, **options: Any) -> float:
+def sustained(actor: ActorLike, task: str, workers: int, envs_per_worker: int, rounds: int, **options: Any) -> float:
     """Steps a second, from the end of the first episode of every environment to the beginning of their last."""
     slots = max(workers, 1) * envs_per_worker
-    jobs, times, lengths = jobs_of([task], slots * (2 + rounds)), [], []
+    jobs, times, lengths = make_jobs([task], slots * (2 + rounds)), [], []
     for trial in rollout(actor, jobs, workers=workers, envs_per_worker=envs_per_worker, **options):
         times.append(time.perf_counter())
         lengths.append(trial.length)
@@ -131,9 +131,9 @@ def measure_pictures(task: str, camera: str, workers: Sequence[int], frames: int
     """Frames a second: drawn alone, drawn while stepping in this process, and in rollouts."""
     from pac.envs.rendering import Renderer
 
-    world = envs.make(task)
-    world.reset(seed=0)
-    simulator = world.simulator
+    env = envs.make(task)
+    env.reset(seed=0)
+    simulator = env.simulator
     model, data = (
         (simulator.physics.model.ptr, simulator.physics.data.ptr)
         if task.startswith("control/")
@@ -146,7 +146,7 @@ def measure_pictures(task: str, camera: str, workers: Sequence[int], frames: int
             renderer.draw(data, camera, 80, 80)
     raw = frames / (time.perf_counter() - start)
     renderer.close()
-    world.close()
+    env.close()
     results = []
     for count in workers:
         speed = sustained("random", task, count, 2, 10, cameras=[camera], max_steps=max(frames // 10, 5))

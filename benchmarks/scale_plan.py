@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from pac.config import ModelConfig, model_config
-from pac.data.mixture import Plan, load_mixture, plan
+from pac.data.mixture import MixturePlan, load_mixture, plan
 from pac.model import PAC
-from pac.scaling.flops import Load, forward_flops, update_flops
+from pac.model.config import ModelConfig, model_config
+from pac.model.flops import Load, forward_flops, update_flops
 
 ROOT = Path(__file__).parents[1]
 HALF, FULL = 2, 4  # bytes of a bfloat16 and of a float32
@@ -77,7 +77,7 @@ def load_of(config: ModelConfig, pictures: int) -> Load:
 
 
 def split_parameters(config: ModelConfig) -> tuple[int, int, int]:
-    """Parameters by how `pac.distributed.shard` treats them: products of blocks, heads, and the rest."""
+    """Parameters by how `pac.training.distributed.shard` treats them: products of blocks, heads, and the rest."""
     with torch.device("meta"):
         named = dict(PAC(config).named_parameters())
     blocks = sum(p.numel() for n, p in named.items() if n.startswith("blocks.") and "_norm" not in n)
@@ -131,7 +131,7 @@ class Batch:
     real_pictures: float
 
     @classmethod
-    def of(cls, planned: Plan) -> "Batch":
+    def of(cls, planned: MixturePlan) -> "Batch":
         mean = sum(float(row.p_eff) * row.counts.images for row in planned.datasets)
         most = max(row.counts.images for row in planned.datasets if row.p_eff)
         return cls(windows=planned.mixture.batch_size, window=planned.mixture.window, pictures=most, real_pictures=mean)

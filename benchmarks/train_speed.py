@@ -14,7 +14,7 @@ data      what data costs in these three: streamed from disk and resident on the
 profile   where the GPU's time goes in these three
 
 With --cases the last two look at those alone. Times are medians between CUDA events of successive updates; a case that
-no longer fits --budget is left out, and said to be. FLOPs are useful ones (`pac.scaling.flops`), of what a batch holds,
+no longer fits --budget is left out, and said to be. FLOPs are useful ones (`pac.model.flops`), of what a batch holds,
 whoever pads it. With --json, sections of an earlier run that are not run again stay in the file.
 """
 
@@ -45,19 +45,19 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
-from pac.data.episodes import STATE, DatasetSpec
-from pac.data.sampling import as_batch
+from pac.data.sampler import as_batch
+from pac.data.store import STATE, DatasetSpec
 from pac.data.writer import DatasetWriter
-from pac.distributed import World
 from pac.envs.tasks import TASKS, static_spec
-from pac.ingredients import make_sampler, scale_rewards
 from pac.model import PAC
-from pac.objectives import Given, loss
+from pac.model.flops import Load, update_flops
+from pac.objectives import StepOverrides, loss
 from pac.recipe import parse_recipe
-from pac.scaling.flops import Load, update_flops
-from pac.train import Run
+from pac.training.distributed import ProcessGroup
+from pac.training.setup import make_sampler, scale_rewards
+from pac.training.step import WARM_UP
+from pac.training.trainer import Trainer
 from pac.types import Batch, Episode
-from pac.update import WARM_UP
 
 Row = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -251,7 +251,9 @@ class Memory:
 # --------------------------------------------------------------------------------------------------------- the data
 
 
-def write_task(path: Path, *, state: int, low: Sequence[float], high: Sequence[float], words: str, quick: bool) -> None:
+def write_task(
+    path: Path, *, state: int, low: Sequence[float], high: Sequence[float], control_group: str, quick: bool
+) -> None:
     """Noise in the shape of a suite task, by the real writer."""
     random = np.random.default_rng(state)
     episodes, length = (2, 40) if quick else (20, 1000)
@@ -266,7 +268,7 @@ def write_task(path: Path, *, state: int, low: Sequence[float], high: Sequence[f
                     reward=random.random(length, np.float32),
                     terminated=False,
                     truncated=True,
-                    instruction=words,
+                    instruction=control_group,
                 )
             )
 
@@ -281,16 +283,25 @@ def write_data(bench: Bench, names: Sequence[str]) -> None:
         if name in TASKS:
             task = static_spec(name, (), None)
             shape: Row = {"state": task.state_dim, "low": task.action_low, "high": task.action_high}
-            write_task(path, **shape, words=task.instruction, quick=bench.quick)
+            write_task(path, **shape, control_group=task.instruction, quick=bench.quick)
         else:
-            state, actions, words = (223, 38, 5 * WORDS) if name == "all" else (int(name.split("-")[1]), 6, "walk")
-            write_task(path, state=state, low=[-1] * actions, high=[1] * actions, words=words, quick=bench.quick)
+            state, actions, control_group = (
+                (223, 38, 5 * WORDS) if name == "all" else (int(name.split("-")[1]), 6, "walk")
+            )
+            write_task(
+                path,
+                state=state,
+                low=[-1] * actions,
+                high=[1] * actions,
+                control_group=control_group,
+                quick=bench.quick,
+            )
 
 
 # ------------------------------------------------------------------------------------------------------- the engine
 
 
-def make_run(bench: Bench, case: Case, **machine: Any) -> Run:
+def make_run(bench: Bench, case: Case, **machine: Any) -> Trainer:
     """The engine as `pac train` builds it."""
     write_data(bench, case.datasets)
     datasets = [{"name": name, "path": str(bench.folder / name)} for name in case.datasets]
@@ -305,10 +316,10 @@ def make_run(bench: Bench, case: Case, **machine: Any) -> Run:
         },
         "machine": settings | machine,
     }
-    return Run(parse_recipe(table), bench.folder / "run", World(device=bench.device))
+    return Trainer(parse_recipe(table), bench.folder / "run", ProcessGroup(device=bench.device))
 
 
-def take(run: Run, count: int) -> list[Tensors]:
+def take(run: Trainer, count: int) -> list[Tensors]:
     """The first batches of a run, where the model is."""
     stream = run.batches()
     try:
@@ -317,7 +328,7 @@ def take(run: Run, count: int) -> list[Tensors]:
         stream.close()
 
 
-def updates(run: Run, batches: Sequence[Tensors]) -> Callable[[], None]:
+def updates(run: Trainer, batches: Sequence[Tensors]) -> Callable[[], None]:
     """One update a call, on these batches in turn."""
     ring = itertools.cycle(batches)
 
@@ -327,7 +338,7 @@ def updates(run: Run, batches: Sequence[Tensors]) -> Callable[[], None]:
     return call
 
 
-def useful_flops(run: Run) -> float:
+def useful_flops(run: Trainer) -> float:
     """FLOPs of an update, of what the mixture's windows hold on average."""
     total, mixture = 0.0, run.config.mixture
     for source in run.sampler.sources:
@@ -341,7 +352,7 @@ def useful_flops(run: Run) -> float:
     return total
 
 
-def real_tokens(run: Run) -> float:
+def real_tokens(run: Trainer) -> float:
     """Input tokens of an update's windows on average."""
     mixture, gains = run.config.mixture, run.model_config.num_gains
     tokens = sum(
@@ -351,17 +362,17 @@ def real_tokens(run: Run) -> float:
     return mixture.batch_size * mixture.window * tokens
 
 
-def speed(bench: Bench, run: Run, ms: float) -> Row:
+def speed(bench: Bench, run: Trainer, ms: float) -> Row:
     return {"ms": ms, "updates/s": 1e3 / ms, "of matrix peak": useful_flops(run) / (ms / 1e3) / bench.peak}
 
 
 # -------------------------------------------------------------------------------------------- control, small, large
 
 
-def measure(bench: Bench, section: str, case: Case) -> Run | None:
+def measure(bench: Bench, section: str, case: Case) -> Trainer | None:
     """The baseline, then ours, in rows of `section`; returns the fastest engine, warm, if there is one."""
     rows: list[Row] = []
-    run: Run | None = None
+    run: Trainer | None = None
 
     def note(row: Row) -> None:
         base = next((r["ms"] for r in rows if r["kind"].startswith("plain")), None)
@@ -409,7 +420,7 @@ def measure_plain(bench: Bench, case: Case) -> Row:
     return row | memory.row() | {"start s": started}
 
 
-def measure_ours(bench: Bench, case: Case, machine: Row, kinds: Sequence[str]) -> tuple[list[Row], Run]:
+def measure_ours(bench: Bench, case: Case, machine: Row, kinds: Sequence[str]) -> tuple[list[Row], Trainer]:
     """Rows of one engine with and without graphs, which share what was compiled; the first kind starts from seed 0."""
     memory, rows = Memory(bench.device), list[Row]()
     run = make_run(bench, case, **machine)
@@ -457,7 +468,7 @@ class Warm:
     ms: float
 
 
-def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Run | None) -> Warm | None:
+def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer | None) -> Warm | None:
     """What data costs an engine, which may be warm already; if it is to be profiled, it is returned."""
     asked = [name for name in sections if name in ("data", "profile")]
     what = f"{case.name}, {case.windows} windows"
@@ -479,10 +490,10 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Run | No
     return warm
 
 
-def fed(run: Run, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
+def fed(run: Trainer, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
     """The loop of training on fresh batches, beside the same updates on batches that lie ready."""
-    machine = replace(run.config.machine, data="auto" if run.world.device.type == "cpu" else kind)
-    run.sampler = make_sampler(replace(run.config, machine=machine), run.world)
+    machine = replace(run.config.machine, data="auto" if run.processes.device.type == "cpu" else kind)
+    run.sampler = make_sampler(replace(run.config, machine=machine), run.processes)
     scale_rewards(run.config, run.sampler, run.model_config)
     batches, waited = run.batches(), list[float]()
 
@@ -497,13 +508,13 @@ def fed(run: Run, kind: Literal["stream", "resident"], fixed: float, *, seconds:
     try:
         for _ in range(WARM_UP + 5):
             step()
-        synchronize(run.world.device)
+        synchronize(run.processes.device)
         waited.clear()
         count = int(max(5, min(400, seconds / (fixed / 1e3))))
         start = time.perf_counter()
         for _ in range(count):
             step()
-        synchronize(run.world.device)
+        synchronize(run.processes.device)
         ms = (time.perf_counter() - start) / count * 1e3
     finally:
         batches.close()
@@ -594,7 +605,7 @@ def check_loss(bench: Bench, case: Case) -> None:
         for network, given, noise in pairs:
             target = copy.deepcopy(network).requires_grad_(False)
             with torch.autocast(bench.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-                each, _ = loss(network, target, given, run.objective, None, Given(uniform=noise))
+                each, _ = loss(network, target, given, run.objective, None, StepOverrides(uniform=noise))
             mean = each.sum() / given.mask.sum()
             network.zero_grad()
             mean.backward()
@@ -611,7 +622,7 @@ def check_resident(bench: Bench, case: Case) -> None:
     """Data on the GPU gives the batches that data on disk gives."""
     run = make_run(bench, case, compile=False)
     machine = replace(run.config.machine, data="auto" if bench.device.type == "cpu" else "resident")
-    other = make_sampler(replace(run.config, machine=machine), run.world)
+    other = make_sampler(replace(run.config, machine=machine), run.processes)
     scale_rewards(run.config, other, run.model_config)
     apart, strides = 0.0, True
     for step in range(3):
@@ -659,13 +670,13 @@ def check_capture(bench: Bench, case: Case) -> None:
             check_refusal(bench, run, kind, full[0])
 
 
-def weights(run: Run) -> Tensor:
+def weights(run: Trainer) -> Tensor:
     """A copy of them all, but for biases of keys: their gradient is rounding, which Adam makes steps of."""
     named = run.state.model.named_parameters()
     return torch.cat([p.detach().flatten() for name, p in named if not name.endswith("key.bias")])
 
 
-def check_refusal(bench: Bench, run: Run, kind: str, tensors: Tensors) -> None:
+def check_refusal(bench: Bench, run: Trainer, kind: str, tensors: Tensors) -> None:
     """A reward that is not finite: no weight changes and the update is counted; the next one goes on."""
     step, before = run.state.step, weights(run)
     moments = [x.clone() for x in run.state.tensors()["optimizer_state"].values()]

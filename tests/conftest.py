@@ -2,15 +2,29 @@
 
 import importlib.util
 import os
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores
 
 from jaxtyping import install_import_hook
 
+MODEL = Path(__file__).parents[1] / "src" / "pac" / "model"
 # Settings check their own types, in words meant for people: they are not hooked.
-CHECKED = ["bins", "intervals", "types", "model", "objectives", "scaling", "data", "demo", "behaviours", "evaluate"]
-CHECKED += ["collect", "rollout", "policy", "optim", "update", "blame", "ingredients", "train", "run", "report", "look"]
-CHECKED += ["improve.acting", "improve.data", "improve.gate", "improve.loop", "improve.record"]
+CHECKED = [
+    "bins",
+    "types",
+    "objectives",
+    "data",
+    "training",
+    "policy",
+    "behaviours",
+    "evaluation",
+    "collection",
+]
+CHECKED += ["demo", "formats", "improve.acting", "improve.data", "improve.gate", "improve.loop", "improve.folder"]
+CHECKED += ["report", "rollout", "scaling"]
+CHECKED += [f"model.{path.stem}" for path in MODEL.glob("*.py") if path.stem not in ("__init__", "config")]
+CHECKED += ["model.kernels"]
 if importlib.util.find_spec("beartype"):  # always in `make test`; a bare GPU machine may lack it
     install_import_hook([f"pac.{module}" for module in CHECKED], "beartype.beartype")
 

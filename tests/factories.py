@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pac.config import ModelConfig, model_config
 from pac.model import PAC
+from pac.model.config import ModelConfig, model_config
 from pac.types import Batch, Observation
 
 SMALL: dict[str, Any] = {
@@ -91,8 +91,8 @@ def random_batch(config: ModelConfig, batch: int = 3, time: int = 2, seed: int =
         "mask": torch.ones(batch, time, dtype=torch.bool),
         "imitation_weight": torch.full((batch,), 0.5),
         "critic_weight": torch.full((batch,), 2.0),
-        "own_discount": torch.ones(batch),
-        "later": torch.zeros(batch),
-        "later_known": torch.zeros(batch),
+        "gamma": torch.ones(batch),
+        "return_to_go": torch.zeros(batch),
+        "return_to_go_weight": torch.zeros(batch),
     }
     return Batch(**(fields | given))

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from pac.cli import main
-from pac.update import Update
+from pac.training.step import TrainStep
 
 
 def note_batches(file: Path) -> None:
-    update = Update.__call__
+    update = TrainStep.__call__
 
-    def noting(self: Update, tensors: dict[str, Any], controls: Any) -> None:
+    def noting(self: TrainStep, tensors: dict[str, Any], controls: Any) -> None:
         total = 0
         for name in sorted(tensors):
             total = zlib.crc32(tensors[name].contiguous().numpy().tobytes(), total)
@@ -30,7 +30,7 @@ def note_batches(file: Path) -> None:
             notes.write(f"{self.state.step} {total}\n")
         update(self, tensors, controls)
 
-    Update.__call__ = noting  # type: ignore[method-assign]
+    TrainStep.__call__ = noting  # type: ignore[method-assign]
 
 
 def start(recipe: str, out: Path) -> int:

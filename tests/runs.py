@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from pac.data.episodes import DatasetSpec
+from pac.data.store import DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.recipe import RunConfig, parse_recipe
-from pac.train import Run
+from pac.training.trainer import Trainer
 from pac.types import Episode
 
 TINY = {"size": "nano", "latent_width": 16, "num_blocks": 1, "num_heads": 2, "num_latents": 4, "token_width": 8}
@@ -87,9 +87,9 @@ def config(path: Path, **changes: Any) -> RunConfig:
     return parse_recipe(recipe(path, **changes))
 
 
-def start(settings: RunConfig, out: Path, *, resume: bool = False) -> Run:
+def start(settings: RunConfig, out: Path, *, resume: bool = False) -> Trainer:
     """A run in its folder, as `pac train` makes it, but for what that prints."""
-    run = Run(settings, out)
+    run = Trainer(settings, out)
     run.directory.open(resume=resume, overwrite=False)
     if resume:
         run.resume()
@@ -98,7 +98,7 @@ def start(settings: RunConfig, out: Path, *, resume: bool = False) -> Run:
     return run
 
 
-def tensors(run: Run) -> dict[str, torch.Tensor]:
+def tensors(run: Trainer) -> dict[str, torch.Tensor]:
     """All that training changes, copied."""
     return {f"{part}.{k}": x.detach().clone() for part, group in run.state.tensors().items() for k, x in group.items()}
 

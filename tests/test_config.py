@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pac.config import SIZES, ModelConfig, ObjectiveConfig, model_config, override, parse_overrides
+from pac.config import ObjectiveConfig, override, parse_overrides
+from pac.model.config import SIZES, ModelConfig, model_config
 
 
 def test_a_size_is_a_row_and_any_field_can_be_overridden() -> None:

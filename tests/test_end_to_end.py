@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pac.config import ObjectiveConfig, model_config
-from pac.data.episodes import DatasetSpec
+from pac.config import ObjectiveConfig
 from pac.data.mixture import parse_mixture
-from pac.data.sampling import Sampler
+from pac.data.sampler import Sampler
+from pac.data.store import DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.model import PAC
+from pac.model.config import model_config
 from pac.objectives import loss
 from pac.types import Episode
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from pac.cli import main
-from pac.config import SIZES
-from pac.data.episodes import Dataset
 from pac.data.mixture import load_mixture
-from pac.data.relabel import MOST_GOALS, goal_pictures
-from pac.data.sampling import Sampler
+from pac.data.relabel import MOST_GOALS, find_goal_images
+from pac.data.sampler import Sampler
+from pac.data.store import Dataset
 from pac.model import PAC
+from pac.model.config import SIZES
 from pac.objectives import loss
 from pac.policy import Policy, load, read_goals
 from pac.recipe import load_recipe
 from pac.resources import RECIPES
-from pac.run import read_metrics
+from pac.training.run_dir import read_metrics
 from pac.types import Observation, Query, TaskSpec
 
 TASK = TaskSpec(
@@ -60,9 +60,9 @@ def shown(sampler: Sampler, steps: int) -> tuple[float, float]:
     for step in range(steps):
         observation = sampler.batch(step).observation
         for mask, found in ((observation.goal_mask, goals), (observation.text_mask, texts)):
-            told = mask.any(-1) if mask.shape[-1] else torch.zeros(mask.shape[:-1], dtype=torch.bool)
-            assert (told == told[:, :1]).all()  # one draw a window
-            found.append(told[:, 0])
+            language_conditioned = mask.any(-1) if mask.shape[-1] else torch.zeros(mask.shape[:-1], dtype=torch.bool)
+            assert (language_conditioned == language_conditioned[:, :1]).all()  # one draw a window
+            found.append(language_conditioned[:, 0])
     goal, text = torch.cat(goals).float(), torch.cat(texts).float()
     if 0 < goal.mean() < 1 and 0 < text.mean() < 1:  # two draws, not one
         assert abs(float(torch.corrcoef(torch.stack([goal, text]))[0, 1])) < 0.1
@@ -114,10 +114,10 @@ def test_what_is_masked_changes_no_loss_and_what_is_shown_does(tmp_path: Path, n
 def test_goals_for_trials(tmp_path: Path) -> None:
     """Last frames of successes by instruction, as training draws them; stored goals where there are some."""
     data = Dataset(runs.write_dataset(tmp_path / "a", cameras=2, episodes=2 * MOST_GOALS + 4))
-    (pictures,) = goal_pictures(data, stored=False).values()
+    (pictures,) = find_goal_images(data, stored=False).values()
     assert pictures["camera1"].shape == (MOST_GOALS, 12, 10, 3)
     np.testing.assert_array_equal(pictures["camera1"][1], data.episode(3).observation["observation.images.camera1"][-1])
-    assert list(goal_pictures(data, stored=False, instruction="other")) == ["other"]
+    assert list(find_goal_images(data, stored=False, instruction="other")) == ["other"]
     stored = Dataset(runs.write_dataset(tmp_path / "b", cameras=1, goals=True))
     found = read_goals([stored.path])["go there"]["camera0"]
     np.testing.assert_array_equal(found[2], stored.episode(2).goal_images["camera0"])
@@ -164,10 +164,10 @@ def test_a_policy_is_shown_goals_as_in_training(tmp_path: Path, monkeypatch: pyt
         load(tmp_path / "run", goals={"another task": {}}).act(asked)
 
     tuned = runs.config(tmp_path / "data", mixture={"defaults": goals | {"keep_goal": 0, "keep_text": 1}}, model={})
-    words = runs.start(dataclasses.replace(tuned, model={}, start=str(tmp_path / "run")), tmp_path / "words")
-    assert shown_by(words.policy()).goal_images.shape[1] == 0
+    control_group = runs.start(dataclasses.replace(tuned, model={}, start=str(tmp_path / "run")), tmp_path / "words")
+    assert shown_by(control_group.policy()).goal_images.shape[1] == 0
     assert seen[0].text_mask.all()
-    assert not shown_by(words.policy(text=False)).text_mask.any()
+    assert not shown_by(control_group.policy(text=False)).text_mask.any()
 
 
 SHORT = ["collect.episodes=3", "checkpoint.every=6 steps", "machine.log_every=1", "evaluation.trials=1"]

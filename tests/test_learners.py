@@ -11,7 +11,7 @@ from learners import Mind, Shapes, Shared, forward, squash, start_from
 
 from pac.behaviours.learner import act, learner_file, read_learner
 from pac.cli import main
-from pac.data.episodes import STATE, Dataset
+from pac.data.store import STATE, Dataset
 
 TASKS = ["control/pendulum.swingup", "control/point_mass.easy"]  # 3 numbers and 1 action, 4 and 2
 CPU = torch.device("cpu")

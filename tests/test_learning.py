@@ -5,8 +5,9 @@ import copy
 import torch
 from torch import Tensor
 
-from pac.config import ObjectiveConfig, model_config
+from pac.config import ObjectiveConfig
 from pac.model import PAC
+from pac.model.config import model_config
 from pac.objectives import loss, sample_actions
 from pac.types import Batch, Observation
 
@@ -55,9 +56,9 @@ def learned_reward(alpha: float, critic: str) -> float:
             mask=real,
             imitation_weight=torch.full((128,), alpha),
             critic_weight=torch.full((128,), 2.0),
-            own_discount=torch.ones(128),
-            later=torch.zeros(128),
-            later_known=torch.zeros(128),
+            gamma=torch.ones(128),
+            return_to_go=torch.zeros(128),
+            return_to_go_weight=torch.zeros(128),
         )
         per_example, _ = loss(model, target, batch, objective, generator)
         optimizer.zero_grad()

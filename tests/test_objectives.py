@@ -147,14 +147,16 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
     so that it is as without; half of the log's word is half way.
     """
     model, target, batch = pair()
-    mask, later = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([40.0, 20.0, 0.0])
-    batch = dataclasses.replace(batch, mask=mask, later=later, later_known=torch.tensor([1.0, 1.0, 0.0]))
+    mask, return_to_go = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([40.0, 20.0, 0.0])
+    batch = dataclasses.replace(
+        batch, mask=mask, return_to_go=return_to_go, return_to_go_weight=torch.tensor([1.0, 1.0, 0.0])
+    )
     config = dataclasses.replace(V if critic == "v" else Q, num_steps=None, reward_scale=0.01, discount=0.9)
 
     def wanted(row: int, share: float) -> torch.Tensor:
         one = batch[row : row + 1]
-        given = objectives.Given(uniform=torch.full((1, 3, batch.action.shape[-1], config.num_samples), 0.4))
-        some = dataclasses.replace(config, logged_returns=share)
+        given = objectives.StepOverrides(uniform=torch.full((1, 3, batch.action.shape[-1], config.num_samples), 0.4))
+        some = dataclasses.replace(config, monte_carlo_weight=share)
         return objectives.loss(model, target, one, some, None, given)[1]["critic/target_value"]
 
     reward = 0.01 * batch.reward
@@ -172,13 +174,16 @@ def test_where_the_log_was_cut_off_the_critic_has_the_word_on_the_rest(known: fl
     """A world that pays 1 a step for ever, and a critic that knows it: a time limit, however near, changes nothing.
     (The log's part must not be taken for all of it: values would fall towards every limit.)
     """
-    bins, config = Bins(0.0, 1.0, 101), dataclasses.replace(V, reward_scale=0.1, discount=0.9, logged_returns=1.0)
+    bins, config = Bins(0.0, 1.0, 101), dataclasses.replace(V, reward_scale=0.1, discount=0.9, monte_carlo_weight=1.0)
     _, _, batch = pair()
     batch = dataclasses.replace(
-        batch, later=torch.full((3,), 10 * known), later_known=torch.full((3,), known), own_discount=torch.ones(3)
+        batch,
+        return_to_go=torch.full((3,), 10 * known),
+        return_to_go_weight=torch.full((3,), known),
+        gamma=torch.ones(3),
     )
     right = bins.project(torch.full((3, 2, 101), 1 / 101), torch.ones(3, 2), torch.zeros(3, 2))
-    torch.testing.assert_close(objectives._foreseen(right, batch, config, bins), right)
+    torch.testing.assert_close(objectives._bootstrap_probs(right, batch, config, bins), right)
 
 
 def test_td_target_and_critic_loss() -> None:
@@ -312,7 +317,7 @@ def test_each_dataset_has_its_own_discount(critic: str, reward_scale: float | No
     batch = dataclasses.replace(batch, discount=ended)
     base = {"q": Q, "v": V}[critic]
     config = dataclasses.replace(base, num_steps=None, temperature=0.5, reward_scale=reward_scale, discount=0.9)
-    mixed, _ = run(model, target, dataclasses.replace(batch, own_discount=torch.tensor([0.5, 0.97, 1.0])), config)
+    mixed, _ = run(model, target, dataclasses.replace(batch, gamma=torch.tensor([0.5, 0.97, 1.0])), config)
     for row, discount in enumerate((0.5, 0.97, 0.9)):
         alone, _ = run(model, target, batch, config, discount=discount)
         others, _ = run(model, target, batch, config, discount=0.2)
@@ -322,7 +327,7 @@ def test_each_dataset_has_its_own_discount(critic: str, reward_scale: float | No
 
 def test_a_discount_of_zero_is_a_discount() -> None:
     model, target, batch = pair()
-    own = dataclasses.replace(batch, own_discount=torch.zeros(3))
+    own = dataclasses.replace(batch, gamma=torch.zeros(3))
     ended = dataclasses.replace(batch, discount=torch.zeros(3, 2))
     for config in (Q, V):
         change = {"temperature": 0.5, "reward_scale": 0.1}
@@ -559,7 +564,7 @@ def test_an_objective_without_its_head_is_refused(head: str, config: ObjectiveCo
         ("discount", 0.0 - 1, "Batch.discount: expected finite values from 0 to 1, found -1"),
         ("imitation_weight", 2.0, "Batch.imitation_weight: expected finite values from 0 to 1, found 2"),
         ("critic_weight", -3.0, "Batch.critic_weight: expected finite values from 0 to inf, found -3"),
-        ("own_discount", 1.5, "Batch.own_discount: expected finite values from 0 to 1, found 1.5"),
+        ("gamma", 1.5, "Batch.gamma: expected finite values from 0 to 1, found 1.5"),
     ],
 )
 def test_numbers_out_of_range_are_refused(name: str, value: float, message: str) -> None:

@@ -58,8 +58,8 @@ def test_the_python_in_readme_runs() -> None:
 
 
 def test_the_sizes_in_readme_are_those_of_pac_info() -> None:
-    from pac.config import SIZES
-    from pac.scaling.info import report
+    from pac.cli.info import report
+    from pac.model.config import SIZES
 
     rows = report(list(SIZES), {})["sizes"]
     cells = " | ".join(f"{row['parameters'] / 1e6:.2f}M" for row in rows.values())

@@ -18,11 +18,11 @@ import torch
 from peers import Job, Peer, read_transitions
 
 from pac import cli
-from pac.data.episodes import STATE, Dataset, DatasetSpec, normalise_action
+from pac.data.store import STATE, Dataset, DatasetSpec, normalise_action
 from pac.data.writer import DatasetWriter
-from pac.evaluate import read
-from pac.evaluate.records import state_id
-from pac.rollout import jobs_of, rollout
+from pac.evaluation import read
+from pac.evaluation.records import state_id
+from pac.rollout import make_jobs, rollout
 from pac.types import Episode, Query, TaskSpec
 
 LOW, HIGH = (-2.0, 5.0, 1.0), (6.0, 7.0, 1.0)  # off centre; the last can be nothing but 1
@@ -201,7 +201,7 @@ def test_trials_are_those_of_pac_and_a_stopped_command_goes_on(
     assert peers.main(command) == 0
     settings, records = read(out)
     assert list(settings["actors"]) == ["BC, seed 1", "BC, seed 2"]
-    random = rollout("random", jobs_of(["gym/Pendulum-v1"], 3, seed=10_000), workers=0, max_steps=20)
+    random = rollout("random", make_jobs(["gym/Pendulum-v1"], 3, seed=10_000), workers=0, max_steps=20)
     starts = {trial.index: state_id(trial.episode) for trial in random}
     assert len(records) == 6
     assert all(entry.state == starts[entry.index] and entry.length == 20 for entry in records)
@@ -234,7 +234,7 @@ def test_trials_can_have_other_rules_than_the_data_and_a_dead_process_takes_no_o
     assert peers.main(asked(pendulum, *rules, "--steps", "9", "bc=4", "--seeds", "1", "--out", str(out))) == 0
     settings, records = read(out)
     assert (settings["seed"], settings["max_steps"], settings["stop_at_success"]) == (3, 7, True)
-    random = rollout("random", jobs_of(["gym/Pendulum-v1"], 2, seed=3), workers=0, max_steps=7)
+    random = rollout("random", make_jobs(["gym/Pendulum-v1"], 2, seed=3), workers=0, max_steps=7)
     assert {entry.index: entry.state for entry in records} == {t.index: state_id(t.episode) for t in random}
     (run,) = json.loads(out.read_text())["runs"]
     assert (run["steps"], run["reward"]) == (4, "world")  # rewards go by the data

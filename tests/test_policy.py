@@ -10,19 +10,19 @@ import torch
 from runs import config, start, write_dataset
 from torch import Tensor
 
-from pac.config import model_config
 from pac.data.windows import locate
 from pac.model import PAC
+from pac.model.config import model_config
 from pac.model.pretrained import load_config, save_pretrained
-from pac.policy import Interface, Policy, Robot, load
-from pac.train import Run
+from pac.policy import EmbodimentStats, Policy, PolicyMetadata, load
+from pac.training.trainer import Trainer
 from pac.types import Query, TaskSpec
 
 MIX = {"image_size": [8, 9], "defaults": {"imitation_weight": 0.5}}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     """Two robots: one with two cameras and asymmetric bounds, one with none; weights that are not almost flat."""
     folder = tmp_path_factory.mktemp("policy")
     write_dataset(folder / "data" / "arm", cameras=2, instruction="lift the red cube")
@@ -33,14 +33,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made
 
 
-def sharpen(run: Run) -> None:
+def sharpen(run: Trainer) -> None:
     with torch.no_grad():
         for name, parameter in run.state.model.named_parameters():
             if "head.weight" in name:
                 parameter.normal_()
 
 
-def task(run: Run, index: int = 0, **changes: Any) -> TaskSpec:
+def task(run: Trainer, index: int = 0, **changes: Any) -> TaskSpec:
     robot = run.interface.robots[index]
     fields: dict[str, Any] = {
         "name": "lab/task",
@@ -54,7 +54,7 @@ def task(run: Run, index: int = 0, **changes: Any) -> TaskSpec:
     return TaskSpec(**(fields | changes))
 
 
-def queries(run: Run, index: int = 0, count: int = 40, **changes: Any) -> list[Query]:
+def queries(run: Trainer, index: int = 0, count: int = 40, **changes: Any) -> list[Query]:
     """What the dataset holds, asked again row by row."""
     data = run.sampler.sources[index].dataset
     names = [name for name in data.arrays if name.startswith("observation.")]
@@ -80,7 +80,7 @@ def watch_logits(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[Tensor
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_inputs_are_those_of_training(run: Run, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+def test_inputs_are_those_of_training(run: Trainer, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
     """The sampler's batches through the model, and the same rows of the store through the policy: the same logits."""
     policy = load(run.directory.path)
     source, seen = run.sampler.sources[index], watch_logits(policy, monkeypatch)
@@ -112,7 +112,7 @@ def test_inputs_are_those_of_training(run: Run, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     "options", [{}, {"sampling": "mode"}, {"sampling": "mean", "values": True}, {"best_of": 5, "values": True}]
 )
-def test_answers_do_not_depend_on_the_other_queries(run: Run, options: dict[str, Any]) -> None:
+def test_answers_do_not_depend_on_the_other_queries(run: Trainer, options: dict[str, Any]) -> None:
     policy = load(run.directory.path, **options)
     asked = queries(run, 0) + queries(run, 1)
     together = policy.act(asked)
@@ -131,8 +131,10 @@ def test_nor_do_they_with_several_threads() -> None:
     model = PAC(model_config("nano", num_proprio=39, num_actions=4))
     torch.nn.init.normal_(model.policy.decoder.head.weight)
     numbers = {"action_low": (-1.0,) * 4, "action_high": (1.0,) * 4}
-    robot = Robot(name="arm", instructions=("x",), proprio_centre=(0.0,) * 39, proprio_scale=(1.0,) * 39, **numbers)
-    interface = Interface(cameras={}, goal_cameras={}, image_size=(8, 8), discount=0.9, robots=(robot,))
+    robot = EmbodimentStats(
+        name="arm", instructions=("x",), proprio_centre=(0.0,) * 39, proprio_scale=(1.0,) * 39, **numbers
+    )
+    interface = PolicyMetadata(cameras={}, goal_cameras={}, image_size=(8, 8), discount=0.9, robots=(robot,))
     spec = TaskSpec(name="t", instruction="x", state_dim=39, max_steps=1, has_success=False, **numbers)
     states = np.random.default_rng(0).normal(size=(40, 39)).astype(np.float32)
     asked = [Query(task=spec, observation={"observation.state": s}, seed=i, step=0) for i, s in enumerate(states)]
@@ -146,7 +148,7 @@ def test_nor_do_they_with_several_threads() -> None:
         torch.set_num_threads(threads)
 
 
-def test_draws_depend_on_seed_and_step_alone(run: Run) -> None:
+def test_draws_depend_on_seed_and_step_alone(run: Trainer) -> None:
     policy, (query, *_) = load(run.directory.path), queries(run)
     same = dataclasses.replace(query, task=task(run, name="lab/another"))
     np.testing.assert_array_equal(policy.act([query])[0].action, policy.act([same])[0].action)
@@ -161,7 +163,7 @@ def test_draws_depend_on_seed_and_step_alone(run: Run) -> None:
     assert len(fixed) == 1
 
 
-def test_sampled_actions_follow_the_policy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_actions_follow_the_policy(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frequencies over many seeds against the model's probabilities, in raw actions of asymmetric bounds."""
     policy, query = load(run.directory.path), queries(run, 1)[0]
     seen = watch_logits(policy, monkeypatch)
@@ -181,7 +183,7 @@ def test_sampled_actions_follow_the_policy(run: Run, monkeypatch: pytest.MonkeyP
     assert median == pytest.approx(np.interp(0.5, np.cumsum([0, *probabilities]), edges), abs=1e-5)
 
 
-def test_draws_from_the_middle_lie_between_the_quartiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_from_the_middle_lie_between_the_quartiles(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """And are otherwise as frequent as the policy has them; the critic chooses among such draws, too."""
     query = queries(run, 1)[0]
     many = [dataclasses.replace(query, seed=i) for i in range(1600)]
@@ -199,12 +201,12 @@ def test_draws_from_the_middle_lie_between_the_quartiles(run: Run, monkeypatch: 
         assert edges[lowest] <= action <= edges[highest + 1]
 
 
-def test_tighter_bounds_of_a_task_hold(run: Run) -> None:
+def test_tighter_bounds_of_a_task_hold(run: Trainer) -> None:
     for reply in load(run.directory.path).act(queries(run, 1, action_low=(-0.5,), action_high=(0.1,))):
         assert -0.5 <= reply.action[0] <= 0.1
 
 
-def test_the_best_of_many_and_its_value(run: Run) -> None:
+def test_the_best_of_many_and_its_value(run: Trainer) -> None:
     """The critic's favourite among draws, and its value in units of raw rewards."""
     asked = queries(run, 1, count=16)
     one, many = (load(run.directory.path, best_of=n, values=True).act(asked) for n in (1, 16))
@@ -216,12 +218,12 @@ def test_the_best_of_many_and_its_value(run: Run) -> None:
     assert load(run.directory.path).act(asked)[0].value is None
 
 
-def unscaled(interface: Interface) -> Interface:
+def unscaled(interface: PolicyMetadata) -> PolicyMetadata:
     robots = tuple(dataclasses.replace(robot, value_scale=1.0) for robot in interface.robots)
     return dataclasses.replace(interface, robots=robots)
 
 
-def test_what_it_cannot_answer(run: Run) -> None:
+def test_what_it_cannot_answer(run: Trainer) -> None:
     policy, (query, *_) = load(run.directory.path), queries(run)
     with pytest.raises(ValueError, match=r"arm \(3, 2\), leg \(5, 1\)\), found \(4, 2\)"):
         policy.act([dataclasses.replace(query, task=task(run, state_dim=4))])
@@ -237,7 +239,7 @@ def test_what_it_cannot_answer(run: Run) -> None:
         load(run.directory.path, best_of=0)
 
 
-def test_which_dataset_a_task_is_like(run: Run) -> None:
+def test_which_dataset_a_task_is_like(run: Trainer) -> None:
     """Its instruction decides among robots of one size; if none has it and they differ, that is an error."""
     arm, leg = run.interface.robots
     other = dataclasses.replace(arm, name="arm2", instructions=("push",), action_high=(2.0, 5.0))
@@ -265,11 +267,11 @@ def test_the_discount_at_a_task_is_that_of_its_data(tmp_path: Path) -> None:
     run = start(settings, tmp_path / "run")
     run.train()
     content = load_config(tmp_path / "run")
-    found = Interface.from_json(content, "here")
+    found = PolicyMetadata.from_json(content, "here")
     assert found == run.interface
     assert [found.discount_at(task(run, i)) for i in range(3)] == [0.8, 0.0, 0.97]
     older = content | {"robots": [{k: v for k, v in r.items() if k != "discount"} for r in content["robots"]]}
-    assert [Interface.from_json(older, "here").discount_at(task(run, i)) for i in range(3)] == [0.97] * 3
+    assert [PolicyMetadata.from_json(older, "here").discount_at(task(run, i)) for i in range(3)] == [0.97] * 3
 
 
 def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +286,7 @@ def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert torch.equal(seen[0], seen[1])
 
 
-def test_it_becomes_another_checkpoint_in_place(run: Run, tmp_path: Path) -> None:
+def test_it_becomes_another_checkpoint_in_place(run: Trainer, tmp_path: Path) -> None:
     """As if that had been loaded: weights, statistics and name; the memory of the weights stays."""
     first = run.policy(name="first")
     pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
@@ -300,24 +302,24 @@ def test_it_becomes_another_checkpoint_in_place(run: Run, tmp_path: Path) -> Non
     asked = queries(run, 1)
     before, place = acting.act(asked), next(acting.model.parameters()).data_ptr()
     assert [tuple(r.action) for r in before] == [tuple(r.action) for r in first.act(asked)]
-    assert acting.become(tmp_path / "other", "other")
+    assert acting.reload_weights(tmp_path / "other", "other")
     assert (acting.name, next(acting.model.parameters()).data_ptr()) == ("other", place)
     found = [tuple(reply.action) for reply in acting.act(asked)]
     assert found == [tuple(reply.action) for reply in load(tmp_path / "other", device="cpu").act(asked)]
     assert found != [tuple(reply.action) for reply in before]
     wide = PAC(model_config("nano", num_latents=3))
     save_pretrained(wide, tmp_path / "wide", wide.config, changed.as_json())
-    assert not acting.become(tmp_path / "wide", "wide")
+    assert not acting.reload_weights(tmp_path / "wide", "wide")
     assert acting.name == "other"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_captured_on_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_on_a_gpu(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is replayed equals what is computed step by step, for more rows and robots than one capture."""
     pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
     captured, plain = (load(pretrained, device="cuda", values=True) for _ in range(2))
 
-    def step_by_step(rows: list[Query], robot: Robot, noise: torch.Tensor) -> torch.Tensor:
+    def step_by_step(rows: list[Query], robot: EmbodimentStats, noise: torch.Tensor) -> torch.Tensor:
         return plain._choose(plain.model.encode(plain._observe(rows, robot)), noise.to(plain.device))
 
     monkeypatch.setattr(plain, "_replay", step_by_step)
@@ -328,5 +330,5 @@ def test_captured_on_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
             assert one.value == pytest.approx(other.value, rel=1e-4)
     assert len(captured._captured) == 1
     assert not plain._captured
-    assert captured.become(pretrained, "again")
+    assert captured.reload_weights(pretrained, "again")
     assert len(captured._captured) == 1

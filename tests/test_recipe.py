@@ -10,10 +10,9 @@ import pytest
 from runs import dump, recipe, write_dataset
 
 from pac.cli import main
-from pac.config import ObjectiveConfig
+from pac.config import ObjectiveConfig, Schedules, interpolate, parse_duration
 from pac.recipe import METHODS, SECTIONS, RunConfig, load_recipe, parse_recipe
 from pac.resources import RECIPES
-from pac.sections import Schedules, interpolate, parse_duration
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import scale_plan
 
-from pac.config import model_config
-from pac.scaling.info import describe
+from pac.cli.info import describe
+from pac.model.config import model_config
 
 
 def test_the_document_holds_the_plan() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pac.cli import main
-from pac.collect import summary
-from pac.data.episodes import Dataset, verify
-from pac.run import RunDirectory, read_metrics
+from pac.collection import summary
+from pac.data.store import Dataset, verify
+from pac.training.run_dir import RunDirectory, read_metrics
 
 TASK = "metaworld/drawer-close"
 SHORT = ["length=12 steps", "collect.episodes=3", "collect.max_steps=30", "checkpoint.every=6 steps"]

@@ -99,7 +99,7 @@ def test_useful_work_follows_what_a_batch_holds(bench: Bench, case: Case) -> Non
     assert 0 < train_speed.useful_flops(run) < run.update_flops  # which counts 50 words in every window
 
 
-def _words(run: train_speed.Run) -> int:
+def _words(run: train_speed.Trainer) -> int:
     return sum(source.num_text for source in run.sampler.sources)
 
 

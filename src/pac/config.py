@@ -1,141 +1,30 @@
-"""Settings: frozen dataclasses that are checked when made, the table of model sizes, and one way to override a field.
+"""Settings of a run: frozen dataclasses that are checked when made, durations and schedules, and overrides of fields.
 
+`pac.recipe` puts the sections together. A test holds the table of keys in docs/training.md against this file.
 Paper symbols stand in the comments. Nothing is rewritten after parsing; derived values are properties.
 """
 
 import dataclasses
 import difflib
 import math
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from pac.bins import Bins, Projection
+from pac.bins import Projection
+from pac.types import Sampling
 
 T = TypeVar("T")
 
+Schedule = tuple[tuple[float, float], ...]  # (step, value), ascending
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Everything that decides the shape and the meaning of a PAC model's inputs and outputs."""
-
-    # The three numbers a size of the paper changes (its table of model scales).
-    latent_width: int  # D_Z
-    num_blocks: int  # M: self-attention blocks
-    widening: int  # W: hidden over outer width of the MLPs
-
-    # Largest inputs; a batch may hold less and pays for no more than it holds.
-    num_proprio: int = 223  # N^P
-    num_cameras: int = 5  # N^V
-    num_goal_images: int = 3  # N^V_tau
-    num_text_tokens: int = 50  # N^L
-    num_actions: int = 38  # N^A: action dimensions
-    image_height: int = 80
-    image_width: int = 80
-    vocabulary_size: int = 32_000  # N_T
-
-    # Widths and counts the paper keeps fixed.
-    num_latents: int = 32  # N_Z
-    num_heads: int = 8  # not stated in the paper
-    token_width: int = 256  # D_I
-    query_width: int = 768  # D_O
-    image_channels: tuple[int, ...] = (32, 64, 64)  # one ResNet section each, halving height and width
-    image_blocks: int = 2  # residual blocks in a section
-
-    # Numbers as tokens: proprioception and, with the same choice, actions.
-    number_encoder: Literal["multiscale", "linear", "mu-law"] = "multiscale"
-    # The paper's gains are 1e-4 to 1e3, on raw inputs; standardised ones need no such range (docs/log.md).
-    gains: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # sigma, N_G of them
-    proprio_scaling: Literal["raw", "centre", "standardise"] = "standardise"  # by the dataset's statistics
-    mu_law_bins: int = 1024  # Gato's choices (Reed et al., 2022)
-    mu_law_mu: float = 100.0
-    mu_law_range: float = 256.0  # |x| that reaches the outermost bin
-
-    # Outputs.
-    num_action_bins: int = 101  # N_B
-    num_value_bins: int = 101  # N_Q
-    value_min: float = 0.0
-    value_max: float = 1.0
-    initial_value: float | None = None  # where the critic starts; None: uniform, in the middle of the range
-    action_as: Literal["query", "input"] = "query"  # "input" is the paper's ablation without output action
-    q_head: bool = True
-    v_head: bool = False  # for PAC+V
-    behaviour_head: bool = False  # a cloned policy beside the trained one: PAC+V's learned b(a|s)
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        zero_allowed = {"num_cameras", "num_goal_images", "num_text_tokens"}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is int and value < (0 if field.name in zero_allowed else 1):
-                raise ValueError(f"ModelConfig.{field.name}: expected a positive whole number, found {value}.")
-        if self.latent_width % self.num_heads:
-            raise ValueError(
-                f"ModelConfig: expected latent_width to be a multiple of num_heads, found {self.latent_width} and "
-                f"{self.num_heads}. Change either."
-            )
-        if not self.gains or min(self.gains) <= 0:
-            raise ValueError(f"ModelConfig.gains: expected at least one gain, all positive, found {self.gains}.")
-        if self.mu_law_mu <= 0 or self.mu_law_range <= 0 or self.mu_law_bins < 2:
-            raise ValueError(
-                "ModelConfig: expected mu_law_mu and mu_law_range positive and mu_law_bins at least 2, found "
-                f"{self.mu_law_mu}, {self.mu_law_range} and {self.mu_law_bins}."
-            )
-        if self.initial_value is not None and not self.value_min <= self.initial_value <= self.value_max:
-            raise ValueError(
-                f"ModelConfig.initial_value: expected a value in [{self.value_min}, {self.value_max}], found "
-                f"{self.initial_value}."
-            )
-        _ = self.action_bins, self.value_bins  # raises on impossible ranges
-
-    @property
-    def action_bins(self) -> Bins:
-        return Bins.cells(-1.0, 1.0, self.num_action_bins)
-
-    @property
-    def value_bins(self) -> Bins:
-        return Bins(self.value_min, self.value_max, self.num_value_bins)
-
-    @property
-    def num_gains(self) -> int:
-        """N_G: tokens per number."""
-        return len(self.gains) if self.number_encoder == "multiscale" else 1
-
-    @property
-    def tokens_per_image(self) -> int:
-        """N_E: every section of the ResNet halves both sides, rounding up."""
-        halvings: int = 2 ** len(self.image_channels)
-        return math.ceil(self.image_height / halvings) * math.ceil(self.image_width / halvings)
-
-
-# A size is a row: overrides of ModelConfig. The paper's five are exact to its counts (docs/paper.md); the three below
-# them keep its shape, with narrow tokens, a thin ResNet and a small vocabulary, for CPUs, tests and scaling studies.
-_small: dict[str, Any] = {"vocabulary_size": 512, "image_blocks": 1, "gains": (0.25, 0.5, 1.0, 2.0)}
-SIZES: dict[str, dict[str, Any]] = {
-    "nano": _small
-    | {"latent_width": 64, "num_blocks": 2, "widening": 2, "num_heads": 4, "token_width": 32, "query_width": 64}
-    | {"num_latents": 16, "image_channels": (8, 16, 16)},
-    "micro": _small
-    | {"latent_width": 192, "num_blocks": 4, "widening": 2, "num_heads": 4, "token_width": 64, "query_width": 128}
-    | {"image_channels": (16, 32, 32)},
-    "tiny": _small
-    | {"latent_width": 384, "num_blocks": 4, "widening": 2, "token_width": 128, "query_width": 256}
-    | {"image_channels": (16, 32, 32)},
-    "XXS": {"latent_width": 768, "num_blocks": 4, "widening": 1},
-    "XS": {"latent_width": 1024, "num_blocks": 8, "widening": 1},
-    "S": {"latent_width": 1280, "num_blocks": 10, "widening": 2},
-    "M": {"latent_width": 1536, "num_blocks": 12, "widening": 4},
-    "L": {"latent_width": 2048, "num_blocks": 18, "widening": 4},
-}
-
-
-def model_config(size: str, **overrides: Any) -> ModelConfig:
-    """The configuration of a size in the table, with any field overridden."""
-    if size not in SIZES:
-        raise ValueError(f"Unknown model size {size!r}.{suggest(size, SIZES)}")
-    return override(ModelConfig(**SIZES[size]), overrides)
+DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kMG]?)\s*(steps?|epochs?|flops?)\s*")
+MOST_STEPS = 1e12  # a machine's lifetime
+FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +43,7 @@ class ObjectiveConfig:
     num_steps: int | None = None
     # What comes after a window: 0 the critic's word, as in the paper; 1 what the log earned there, as far as it is
     # known. Better where a fault lasts an episode, worse where faults change within it (docs/log.md).
-    logged_returns: float = 0.0
+    monte_carlo_weight: float = 0.0
     num_samples: int = 10  # N: actions drawn from the reference policy
     # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
     # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
@@ -168,9 +57,9 @@ class ObjectiveConfig:
         check_types(self)
         if not 0 <= self.discount < 1:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
-        if not 0 <= self.logged_returns <= 1:
+        if not 0 <= self.monte_carlo_weight <= 1:
             raise ValueError(
-                f"ObjectiveConfig.logged_returns: expected a number in [0, 1], found {self.logged_returns}."
+                f"ObjectiveConfig.monte_carlo_weight: expected a number in [0, 1], found {self.monte_carlo_weight}."
             )
         for name in ("num_samples", "num_steps"):
             value = getattr(self, name)
@@ -188,6 +77,186 @@ class ObjectiveConfig:
     @property
     def applied_reward_scale(self) -> float:
         return 1 - self.discount if self.reward_scale is None else self.reward_scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig:
+    """AdamW with warm-up and cosine decay."""
+
+    peak_rate: float | None = None  # None: the paper's for the model's size
+    initial_rate: float | None = None  # where warm-up begins; None: the paper's
+    final_share: float = 0.1  # last rate over peak
+    decay: Literal["cosine", "constant"] = "cosine"
+    warmup: str = "auto"  # a duration; auto: a twentieth of the run, at most the paper's 15k steps
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 1e-3
+    # None: no clipping. Adam bounds a step by itself, and the norms of our gradients lie far above 1: clipping there
+    # slows the critic, whose rewards are in few batches (docs/log.md).
+    clip_norm: float | None = None
+    target_period: int | None = None  # updates between copies to the target network; None: 1/200 of the run, 10 to 100
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("peak_rate", "clip_norm", "target_period"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"optimiser.{name}: expected a positive number, found {value}.")
+        for name in ("initial_rate", "weight_decay"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"optimiser.{name}: expected a number of 0 or more, found {getattr(self, name)}.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"optimiser.{name}: expected a number in [0, 1), found {getattr(self, name)}.")
+        if not 0 <= self.final_share <= 1:
+            raise ValueError(f"optimiser.final_share: expected a share in [0, 1], found {self.final_share}.")
+        if self.warmup != "auto":
+            check_duration(self.warmup, "optimiser.warmup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When to save, and what to keep."""
+
+    every: str = "1k steps"
+    keep_last: int = 2
+    keep_every: str | None = None  # also keep one each so often, for good; a multiple of `every`
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_duration(self.every, "checkpoint.every")
+        if self.keep_every is not None:
+            check_duration(self.keep_every, "checkpoint.keep_every")
+        if self.keep_last < 1:
+            raise ValueError(f"checkpoint.keep_last: expected at least 1, found {self.keep_last}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Trials during training; none without tasks."""
+
+    tasks: tuple[str, ...] = ()
+    every: str | None = None  # a duration; None: at the end only
+    trials: int = 20  # a task
+    workers: int = 2  # processes; 0: none beside the run's own
+    max_steps: int | None = None  # of an episode, instead of the task's own
+    stop_at_success: bool = False
+    sampling: Sampling = "sample"
+    seed: int = 10_000  # of the initial states: those of training data are others
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.every is not None:
+            check_duration(self.every, "evaluation.every")
+        for name, least in (("trials", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"evaluation.{name}: expected {least} or more, found {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectConfig:
+    """Data that a recipe makes for itself, once, in the run's folder; `{collected}` in a dataset's path is where."""
+
+    tasks: tuple[str, ...]
+    behaviour: str  # as for `pac collect --behaviour`
+    episodes: int = 100  # of each task
+    max_steps: int | None = None  # of an episode, instead of the task's own
+    stop_at_success: bool = False
+    cameras: tuple[str, ...] | None = None  # rendered into every observation
+    seed: int = 0
+    workers: int = 0  # processes; 0: none beside the run's own
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.tasks:
+            raise ValueError("collect.tasks: expected at least one task, found none. `pac tasks` lists them.")
+        for name, least in (("episodes", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"collect.{name}: expected {least} or more, found {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineConfig:
+    """How the run uses its machine. None of it changes what is computed, beyond the precision of sums; but for
+    `accumulate`: a temperature that follows the batch then follows the micro-batch.
+    """
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 products on a GPU
+    compile: bool = False  # torch.compile the loss: pays off on a GPU from a few thousand updates on
+    graphs: Literal["auto", "on", "off"] = "auto"  # whole-update CUDA graphs; auto: on a GPU, without sharding
+    accumulate: int = 1  # micro-batches an update
+    recompute: bool = False  # activation checkpointing: less memory, a third more work
+    data: Literal["auto", "resident", "stream"] = "auto"  # auto: on the GPU if it takes less than a third of it
+    workers: int = 2  # threads that prepare streamed batches
+    log_every: int = 50  # steps
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # after an update that was refused
+    wandb: str | None = None  # Weights & Biases project to log to as well
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name, least in (("accumulate", 1), ("log_every", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"machine.{name}: expected {least} or more, found {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules:
+    """Values that change during the run, for all datasets alike. None: as the datasets and the objective say."""
+
+    imitation_weight: Schedule | None = None  # alpha
+    critic_weight: Schedule | None = None  # beta
+    temperature: Schedule | None = None  # eta
+    learning_rate: Schedule | None = None  # in place of warm-up and decay
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in dataclasses.fields(self)):
+            points = getattr(self, name)
+            if points is None:
+                continue
+            steps = [step for step, _ in points]
+            if not (points and all(0 <= step < math.inf for step in steps) and all(a < b for a, b in pairwise(steps))):
+                raise ValueError(
+                    f"schedules.{name}: expected points [step, value] with ascending steps from 0 on, found {points}."
+                )
+            low = 1e-12 if name == "temperature" else 0.0
+            high = 1.0 if name == "imitation_weight" else 1e12
+            for _, value in points:
+                if not low <= value <= high:
+                    raise ValueError(f"schedules.{name}: expected values in [{low:g}, {high:g}], found {value}.")
+
+
+def parse_duration(text: str, *, epoch_steps: int, update_flops: float) -> int:
+    """`"200k steps"`, `"3 epochs"` or `"1e19 flops"` -> steps."""
+    match = DURATION.fullmatch(text) if isinstance(text, str) else None
+    amount = float(match[1]) * FACTORS[match[2]] if match else 0.0
+    if not match or not 0 < amount < math.inf:
+        raise ValueError(f"expected a duration such as '200k steps', '3 epochs' or '1e19 flops', found {text!r}.")
+    unit = match[3].rstrip("s")
+    steps = amount * {"step": 1, "epoch": epoch_steps, "flop": 1 / update_flops}[unit]
+    if steps < 1 and unit == "step":
+        raise ValueError(f"expected a duration of at least one step, found {text!r}.")
+    if steps > MOST_STEPS:
+        raise ValueError(f"expected a duration of at most {MOST_STEPS:.0e} steps, found {text!r}: {steps:.3g} steps.")
+    return max(1, round(steps))
+
+
+def check_duration(text: str, where: str) -> None:
+    """Raise, naming the key, unless it is a duration."""
+    try:
+        parse_duration(text, epoch_steps=1, update_flops=1e30)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def interpolate(points: Schedule, step: int) -> float:
+    """The value of a schedule: straight lines between its points, constant before and after them."""
+    for (left, a), (right, b) in pairwise(points):
+        if step < right:
+            return a if step <= left else a + (b - a) * (step - left) / (right - left)
+    return points[-1][1]
 
 
 def override(config: T, changes: Mapping[str, Any]) -> T:

@@ -169,7 +169,7 @@ def importance_ratio(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Given:
+class StepOverrides:
     """What a run decides for a step and the objective would otherwise decide for itself."""
 
     uniform: Float[Tensor, "batch observation action sample"] | None = None  # what sampled actions are drawn from
@@ -183,13 +183,13 @@ def loss(
     batch: Batch,
     config: ObjectiveConfig,
     generator: torch.Generator | None = None,
-    given: Given | None = None,
+    given: StepOverrides | None = None,
 ) -> tuple[Float[Tensor, " transition"], Metrics]:
     """One value per transition (0 where masked), to be summed and divided by the number of real ones; and metrics.
 
     `target` is the target network of PAC and BC+Q; cloning and PAC+V do not look at it (pass the model itself).
     """
-    given = given or Given()
+    given = given or StepOverrides()
     check_objective(model, config)
     check_batch(batch)
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
@@ -228,7 +228,7 @@ def _q_terms(
     logits: Float[Tensor, "transition action bins"],
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
-    given: Given,
+    given: StepOverrides,
 ) -> Terms:
     """PAC (+Q). The target network looks at every observation of the window once: its samples serve as
     a' of the step before and as u of the step itself.
@@ -244,12 +244,12 @@ def _q_terms(
         samples = sample_actions(reference, config.num_samples, generator, uniform)
         sample_logits = target.q_logits(seen, action_bins.decode(samples, reference), every_mask)
         next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :]
-        next_probs = _foreseen(next_probs, batch, config, value_bins)
-        wanted, clipped = _targets(next_probs, batch, config, value_bins)
+        next_probs = _bootstrap_probs(next_probs, batch, config, value_bins)
+        target_probs, clipped = _targets(next_probs, batch, config, value_bins)
     q_logits = model.q_logits(encoded, action_bins.decode(action, logits)[:, None], action_mask)[:, 0]
     report: Metrics = {
         "critic/value": value_bins.mean(q_logits),
-        "critic/target_value": wanted @ value_bins.points(wanted),
+        "critic/target_value": target_probs @ value_bins.points(target_probs),
         "critic/clipped": clipped,
     }
     improvement = logits.new_zeros(())
@@ -270,7 +270,7 @@ def _q_terms(
             "weights/temperature": temperature,
             "critic/sample_std": values.std(-1, correction=0),
         }
-    return improvement, critic_loss(q_logits, wanted), report
+    return improvement, critic_loss(q_logits, target_probs), report
 
 
 def _v_terms(
@@ -282,7 +282,7 @@ def _v_terms(
     logits: Float[Tensor, "transition action bins"],
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
-    given: Given,
+    given: StepOverrides,
 ) -> Terms:
     """PAC+V. No target network: next values come from the model itself, without gradient."""
     bins, time = model.config.value_bins, batch.mask.shape[1]
@@ -291,9 +291,9 @@ def _v_terms(
     with torch.no_grad():
         last = model.v_logits(model.encode(batch.observation[:, -1]))[:, None]
         next_probs = torch.cat([_window(v_logits, time)[:, 1:], last], 1).softmax(-1)
-        next_probs = _foreseen(next_probs, batch, config, bins)
+        next_probs = _bootstrap_probs(next_probs, batch, config, bins)
         value = bins.mean(v_logits)
-        wanted, clipped = _targets(next_probs, batch, config, bins)
+        target_probs, clipped = _targets(next_probs, batch, config, bins)
         reward, discount = _returns(batch, config)
         next_value = next_probs @ bins.points(next_probs)
         bootstrapped = backwards(
@@ -326,12 +326,12 @@ def _v_terms(
         "ratio/mean": ratio,
         "ratio/clipped": (ratio >= config.max_ratio * (1 - 1e-6)).float(),
         "critic/value": value,
-        "critic/target_value": wanted @ bins.points(wanted),
+        "critic/target_value": target_probs @ bins.points(target_probs),
         "critic/advantage": advantage,
         "critic/clipped": clipped,
     }
     improvement = weights * imitation if config.improve else logits.new_zeros(())
-    return improvement, ratio * critic_loss(v_logits, wanted), report
+    return improvement, ratio * critic_loss(v_logits, target_probs), report
 
 
 def check_objective(model: PAC, config: ObjectiveConfig) -> None:
@@ -358,9 +358,9 @@ def check_batch(batch: Batch) -> None:
         "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere; gamma is apart."),
         "imitation_weight": (every, 0.0, 1.0, "It is alpha: 1 for cloning, 0 for RL."),
         "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
-        "own_discount": (every, 0.0, 1.0, "It is gamma of the dataset; 1 for that of ObjectiveConfig."),
-        "later": (every, -math.inf, math.inf, "Remove or repair the episode."),
-        "later_known": (every, 0.0, 1.0, "It is the share of what came after that the log holds."),
+        "gamma": (every, 0.0, 1.0, "It is gamma of the dataset; 1 for that of ObjectiveConfig."),
+        "return_to_go": (every, -math.inf, math.inf, "Remove or repair the episode."),
+        "return_to_go_weight": (every, 0.0, 1.0, "It is the share of what came after that the log holds."),
     }
     for name, (mask, low, high, fix) in limits.items():
         values = getattr(batch, name)
@@ -381,33 +381,33 @@ def _returns(batch: Batch, config: ObjectiveConfig) -> tuple[Float[Tensor, "batc
     """Scaled reward, and gamma where the world went on; padding holds zeros. Gamma is the dataset's own, where it has
     one, and so is the reward's scale, unless one is given for all.
     """
-    padding, own = ~batch.mask, batch.own_discount[:, None]
+    padding, own = ~batch.mask, batch.gamma[:, None]
     gamma = own.masked_fill(own == 1, config.discount)
     reward = batch.reward.masked_fill(padding, 0) * _reward_scale(batch, config)[:, None]
     return reward, batch.discount.masked_fill(padding, 0) * gamma
 
 
 def _reward_scale(batch: Batch, config: ObjectiveConfig) -> Float[Tensor, " batch"]:
-    own = batch.own_discount
+    own = batch.gamma
     if config.reward_scale is not None:
         return torch.full_like(own, config.reward_scale)
     return (1 - own).masked_fill(own == 1, config.applied_reward_scale)
 
 
-def _foreseen(
+def _bootstrap_probs(
     next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
 ) -> Float[Tensor, "batch time bins"]:
     """The critic's word of what comes after each step; after the last of a window, for a share, what the log earned
     there. Where a time limit cut the log off, the critic has the word on the rest: later + (1 - known) q'.
     """
-    if not config.logged_returns:
+    if not config.monte_carlo_weight:
         return next_probs
     follows = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
     ends = (batch.mask & ~follows)[..., None].to(next_probs.dtype)  # at most one a window
-    later = (batch.later * _reward_scale(batch, config)).to(next_probs.dtype)
-    unknown = (1 - batch.later_known).to(next_probs.dtype)
-    earned = bins.project((ends * next_probs).sum(1), later, unknown, config.projection)
-    return next_probs + config.logged_returns * ends * (earned[:, None] - next_probs)
+    return_to_go = (batch.return_to_go * _reward_scale(batch, config)).to(next_probs.dtype)
+    unknown = (1 - batch.return_to_go_weight).to(next_probs.dtype)
+    earned = bins.project((ends * next_probs).sum(1), return_to_go, unknown, config.projection)
+    return next_probs + config.monte_carlo_weight * ends * (earned[:, None] - next_probs)
 
 
 def _targets(
@@ -419,8 +419,8 @@ def _targets(
     def back_up(t: int, probs: Float[Tensor, "batch bins"]) -> Float[Tensor, "batch bins"]:
         return td_target(probs, reward[:, t], discount[:, t], bins, config.projection)
 
-    wanted = backwards(next_probs, batch.mask, config.num_steps, back_up).flatten(0, 1)
-    return wanted, _clipped(next_probs.flatten(0, 1), reward.flatten(), discount.flatten(), bins)
+    target_probs = backwards(next_probs, batch.mask, config.num_steps, back_up).flatten(0, 1)
+    return target_probs, _clipped(next_probs.flatten(0, 1), reward.flatten(), discount.flatten(), bins)
 
 
 def _window(rows: Shaped[Tensor, "row *rest"], time: int) -> Shaped[Tensor, "batch time *rest"]:

@@ -1,6 +1,6 @@
 """A checkpoint that acts: raw observations in, raw actions out, prepared exactly as in training.
 
-`Interface` is what training knew about its data and acting must know too: cameras and their slots, each dataset's
+`PolicyMetadata` is what training knew about its data and acting must know too: cameras and their slots, each dataset's
 bounds and statistics, the instructions. It travels in the checkpoint's config.json.
 """
 
@@ -16,21 +16,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pac.data.episodes import IMAGES, STATE, Dataset, store_error
-from pac.data.pictures import resize_pictures
-from pac.data.relabel import GoalPictures, goal_pictures
-from pac.data.sampling import Sampler
-from pac.data.text import Tokenizer
+from pac.data.images import resize_images
+from pac.data.relabel import GoalImages, find_goal_images
+from pac.data.sampler import Sampler
+from pac.data.store import IMAGES, STATE, Dataset, store_error
+from pac.data.tokenizer import Tokenizer
 from pac.model import PAC, Encoded
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
+from pac.old_names import EMBODIMENT_KEYS, rename_keys
 from pac.types import Observation, Query, Reply, Sampling, TaskSpec
 
 ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Robot:
+class EmbodimentStats:
     """What a policy must know about one dataset of its training."""
 
     name: str
@@ -41,21 +42,21 @@ class Robot:
     proprio_scale: tuple[float, ...]
     cameras: tuple[str, ...] = ()
     value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
-    told: bool = True  # it saw instructions in training
+    language_conditioned: bool = True  # it saw instructions in training
     goal_cameras: tuple[str, ...] = ()  # whose goal pictures it saw in training
     discount: float | None = None  # gamma of its values; None, in older checkpoints: that of the interface
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interface:
+class PolicyMetadata:
     cameras: dict[str, int]  # name -> slot of the model
     goal_cameras: dict[str, int]
     image_size: tuple[int, int]
     discount: float  # the objective's
-    robots: tuple[Robot, ...]
+    robots: tuple[EmbodimentStats, ...]
 
     @classmethod
-    def of(cls, sampler: Sampler, value_scales: dict[str, float], discount: float) -> "Interface":
+    def of(cls, sampler: Sampler, value_scales: dict[str, float], discount: float) -> "PolicyMetadata":
         robots = []
         for source in sampler.sources:
             data, config = source.dataset, source.config
@@ -65,12 +66,12 @@ class Interface:
             texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
             scale = value_scales[config.name] * float(config.reward_scale)
             robots.append(
-                Robot(
+                EmbodimentStats(
                     name=config.name,
                     instructions=texts,
                     cameras=source.cameras,
                     value_scale=scale,
-                    told=config.keep_text > 0,
+                    language_conditioned=config.keep_text > 0,
                     goal_cameras=source.goal_cameras if config.keep_goal > 0 else (),
                     discount=config.applied_discount(discount),
                     **numbers,
@@ -88,11 +89,11 @@ class Interface:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, content: dict[str, Any], where: object) -> "Interface":
+    def from_json(cls, content: dict[str, Any], where: object) -> "PolicyMetadata":
         try:
             tables: list[dict[str, Any]] = content["robots"]
             frozen = [{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()} for table in tables]
-            robots = tuple(Robot(**dict[str, Any](fields)) for fields in frozen)
+            robots = tuple(EmbodimentStats(**rename_keys(fields, EMBODIMENT_KEYS)) for fields in frozen)
             rest = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
             return cls(robots=robots, image_size=tuple(content["image_size"]), **rest)
         except (KeyError, TypeError, AttributeError) as error:
@@ -101,7 +102,7 @@ class Interface:
                 f"it incomplete: {error}. Checkpoints of `pac train` have it."
             ) from error
 
-    def robot(self, task: TaskSpec) -> Robot:
+    def robot(self, task: TaskSpec) -> EmbodimentStats:
         """The dataset that a task is like: same sizes, and the same instruction if there are several."""
         sizes = task.state_dim, len(task.action_low)
         fits = [r for r in self.robots if (len(r.proprio_centre), len(r.action_low)) == sizes]
@@ -111,14 +112,14 @@ class Interface:
                 f"Task {task.name!r}: expected state and action sizes that the checkpoint was trained on ({known}), "
                 f"found {sizes}. Train on data of this task, or choose another."
             )
-        told = [r for r in fits if task.instruction in r.instructions]
-        if not told and len({dataclasses.replace(r, name="", instructions=()) for r in fits}) > 1:
+        language_conditioned = [r for r in fits if task.instruction in r.instructions]
+        if not language_conditioned and len({dataclasses.replace(r, name="", instructions=()) for r in fits}) > 1:
             raise ValueError(
                 f"Task {task.name!r}: expected an instruction that the checkpoint was trained on, found "
                 f"{task.instruction!r}, and several datasets of its size, whose statistics differ: "
                 f"{', '.join(r.name for r in fits)}. Train on data of this task, or choose another."
             )
-        return (told or fits)[0]
+        return (language_conditioned or fits)[0]
 
     def discount_at(self, task: TaskSpec) -> float:
         """Gamma of what the critic says at a task."""
@@ -145,14 +146,14 @@ class Policy:
     def __init__(
         self,
         model: PAC,
-        interface: Interface,
+        interface: PolicyMetadata,
         *,
         name: str = "policy",
         sampling: Sampling = "sample",
         best_of: int = 1,  # draw so many and take the one the critic likes best
         values: bool = False,  # also say what the critic expects
         text: bool = True,  # show instructions, where it saw some in training
-        goals: GoalPictures | None = None,  # what it is shown, one an episode; {}: none, though it knows them alone
+        goals: GoalImages | None = None,  # what it is shown, one an episode; {}: none, though it knows them alone
         tokenizer: Tokenizer | None = None,
     ) -> None:
         if best_of < 1 or (best_of > 1 and not model.config.q_head):
@@ -166,10 +167,10 @@ class Policy:
         self.tokenizer = tokenizer or Tokenizer()
         self.device = next(model.parameters()).device
         self.cameras = tuple(interface.cameras)  # what it must see
-        self._fixed: dict[tuple[Robot, str], dict[str, Tensor]] = {}
+        self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
         self._captured: dict[Any, _Captured] = {}
 
-    def become(self, path: str | Path, name: str) -> bool:
+    def reload_weights(self, path: str | Path, name: str) -> bool:
         """Take on the weights of another checkpoint, in place, so that what was captured stays; False if its model is
         of another shape, and nothing is changed.
         """
@@ -177,7 +178,7 @@ class Policy:
         if content["model"] != self.model.config:
             return False
         load_weights(self.model, path)
-        self.interface, self.name = Interface.from_json(content, path), name
+        self.interface, self.name = PolicyMetadata.from_json(content, path), name
         self.cameras = tuple(self.interface.cameras)
         for store in (self._fixed, self._captured):  # of robots that it does not know any more
             for key in [key for key in store if key[0] not in self.interface.robots]:
@@ -240,7 +241,7 @@ class Policy:
             return bins.decode(logits.argmax(-1), logits)[:, None]
         return (bins.median(logits) if self.sampling == "median" else bins.mean(logits))[:, None]
 
-    def _replay(self, queries: list[Query], robot: Robot, noise: Tensor) -> Tensor:
+    def _replay(self, queries: list[Query], robot: EmbodimentStats, noise: Tensor) -> Tensor:
         """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are
         captured once for each robot and instruction.
         """
@@ -272,7 +273,7 @@ class Policy:
             return bins.mean(self.model.q_logits(encoded, actions, mask))
         return bins.mean(self.model.v_logits(encoded))[:, None] if self.model.config.v_head else None
 
-    def _observe(self, queries: list[Query], robot: Robot) -> Observation:
+    def _observe(self, queries: list[Query], robot: EmbodimentStats) -> Observation:
         proprio = torch.from_numpy(self._states(queries, robot)).to(self.device)
         fields = dict(self._constants(robot, queries[0].task.instruction))
         names = [name for name in robot.cameras if IMAGES + name in queries[0].observation]
@@ -289,12 +290,12 @@ class Policy:
             fields["camera_slots"] = slots.expand(len(queries), -1)
         return Observation.of(proprio, **fields, **self._show_goals(queries, robot))
 
-    def _show_goals(self, queries: list[Query], robot: Robot) -> dict[str, Tensor]:
+    def _show_goals(self, queries: list[Query], robot: EmbodimentStats) -> dict[str, Tensor]:
         """A goal for each episode, chosen by its seed alone."""
         instruction = queries[0].task.instruction
         pictures = (self.goals or {}).get(instruction, {})
         names = [name for name in robot.goal_cameras if name in pictures]
-        if self.goals is None and robot.goal_cameras and not robot.told:
+        if self.goals is None and robot.goal_cameras and not robot.language_conditioned:
             raise ValueError(
                 f"Task {queries[0].task.name!r}: expected goal pictures, as {self.name} was told its tasks by nothing "
                 "else, found none. Evaluate with --goals DATASET, a dataset with successes at the task."
@@ -311,17 +312,17 @@ class Policy:
         shown = self._resize(torch.from_numpy(chosen)).to(self.device)
         return {"goal_images": shown, "goal_slots": slots.expand(len(queries), -1)}
 
-    def _constants(self, robot: Robot, instruction: str) -> dict[str, Tensor]:
+    def _constants(self, robot: EmbodimentStats, instruction: str) -> dict[str, Tensor]:
         """What is the same in all observations of a robot at a task."""
         key = (robot, instruction)
         if key not in self._fixed:
-            ids, mask = self.tokenizer.encode(instruction if robot.told and self.text else "")
+            ids, mask = self.tokenizer.encode(instruction if robot.language_conditioned and self.text else "")
             found = {"text": torch.from_numpy(ids[mask])}
             found |= {name: torch.tensor(getattr(robot, name)) for name in ("proprio_centre", "proprio_scale")}
             self._fixed[key] = {name: x.to(self.device).expand(ROWS, -1) for name, x in found.items()}
         return self._fixed[key]
 
-    def _states(self, queries: list[Query], robot: Robot) -> np.ndarray:
+    def _states(self, queries: list[Query], robot: EmbodimentStats) -> np.ndarray:
         return np.stack([self._state(query, len(robot.proprio_centre)) for query in queries])
 
     def _state(self, query: Query, size: int) -> np.ndarray:
@@ -335,7 +336,7 @@ class Policy:
 
     def _resize(self, pictures: Tensor) -> Tensor:
         size = tuple(self.interface.image_size)
-        return pictures if tuple(pictures.shape[-3:-1]) == size else resize_pictures(pictures, (size[0], size[1]))
+        return pictures if tuple(pictures.shape[-3:-1]) == size else resize_images(pictures, (size[0], size[1]))
 
 
 class _Captured:
@@ -359,17 +360,17 @@ class _Captured:
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:
     """The policy in a run, a checkpoint, or a folder of `save_pretrained`."""
     content = load_config(path)
-    interface = Interface.from_json(content, path)
+    interface = PolicyMetadata.from_json(content, path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Policy(PAC.from_pretrained(path).to(device), interface, name=name or str(path), **options)
 
 
-def read_goals(paths: Sequence[str | Path]) -> GoalPictures:
+def read_goals(paths: Sequence[str | Path]) -> GoalImages:
     """Goals for a policy to be shown, from datasets: those they store, or else the last frames of their successes."""
-    found: GoalPictures = {}
+    found: GoalImages = {}
     for path in paths:
         dataset = Dataset(path)
-        pictures = goal_pictures(dataset, stored=bool((dataset.index["goal"] >= 0).any()))
+        pictures = find_goal_images(dataset, stored=bool((dataset.index["goal"] >= 0).any()))
         if not any(pictures.values()):
             raise store_error(
                 path,

@@ -7,7 +7,7 @@
     size = "micro"                        # and any field of ModelConfig; what the data decides is read from the data
     [objective]
     method = "pac"                        # bc, filtered-bc, bc+q, pac, pac+v; and any field of ObjectiveConfig
-    [optimiser]                           # the other sections are in pac.sections
+    [optimiser]                           # the other sections are in pac.config
     [schedules]
     imitation_weight = [[0, 1.0], [5000, 1.0], [10000, 0.3]]   # straight lines between (step, value)
 
@@ -24,18 +24,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pac.config import SIZES, ModelConfig, ObjectiveConfig, model_config, parse_overrides, suggest
-from pac.data.mixture import Mixture, parse_mixture
-from pac.resources import find_recipe
-from pac.sections import (
+from pac.config import (
     CheckpointConfig,
     CollectConfig,
     EvaluationConfig,
     MachineConfig,
+    ObjectiveConfig,
     OptimiserConfig,
     Schedules,
     check_duration,
+    parse_overrides,
+    suggest,
 )
+from pac.data.mixture import Mixture, parse_mixture
+from pac.model.config import SIZES, ModelConfig, model_config
+from pac.old_names import rename_override, rename_recipe
+from pac.resources import find_recipe
 
 T = TypeVar("T")
 
@@ -114,8 +118,9 @@ def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[s
         mixture, root = _read(found, "a mixture"), found.parent
     if mixture is not None:
         table["mixture"] = mixture
+    table = rename_recipe(table)
     for key, value in changes.items():
-        _assign(table, key, value)
+        _assign(table, rename_override(key), value)
     return table, root
 
 

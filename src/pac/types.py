@@ -212,9 +212,11 @@ class Batch(TensorStruct):
     mask: Bool[Tensor, "batch time"]  # False: padding of a short episode, or the next observation is unknown
     imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
-    own_discount: Float[Tensor, " batch"]  # gamma of that dataset; 1: it has none of its own, the objective's holds
-    later: Float[Tensor, " batch"]  # what the log earned after the window, discounted, as far as it goes
-    later_known: Float[Tensor, " batch"]  # how far: 1 to a termination; at a time limit after n steps, 1 - gamma^n
+    gamma: Float[Tensor, " batch"]  # gamma of that dataset; 1: it has none of its own, the objective's holds
+    return_to_go: Float[Tensor, " batch"]  # what the log earned after the window, discounted, as far as it goes
+    return_to_go_weight: Float[
+        Tensor, " batch"
+    ]  # how far: 1 to a termination; at a time limit after n steps, 1 - gamma^n
 
     def __post_init__(self) -> None:
         batch, time = self.action.shape[:2]
@@ -226,7 +228,7 @@ class Batch(TensorStruct):
         expect_shape("Batch.action_mask", self.action_mask, tuple(self.action.shape))
         for name in ("reward", "discount", "mask"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch, time))
-        for name in ("imitation_weight", "critic_weight", "own_discount", "later", "later_known"):
+        for name in ("imitation_weight", "critic_weight", "gamma", "return_to_go", "return_to_go_weight"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch,))
 
 

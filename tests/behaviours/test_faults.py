@@ -1,27 +1,27 @@
 import numpy as np
 import pytest
-from behaviour_worlds import Ones, play, still_world
+from behaviour_envs import Ones, play, still_env
 
-from pac.behaviours import MOODS, make
+from pac.behaviours import FAULT_MODES, make
 from pac.behaviours.base import Uniform
 from pac.behaviours.faults import SCRIPT_SHARES, Faults, fill_shares
 from pac.behaviours.scripted import Scripted
 
-PUSH = still_world(4, "metaworld/push")
+PUSH = still_env(4, "metaworld/push")
 
 
 def test_a_robot_that_stops_short_is_clean_until_it_stops() -> None:
-    actions, moods = play(Faults(Ones(), stop_short=1.0, after=(3, 9)), 30)
-    stop = int(np.argmax(moods))
+    actions, modes = play(Faults(Ones(), stop_short=1.0, after=(3, 9)), 30)
+    stop = int(np.argmax(modes))
     assert 3 <= stop <= 9
-    np.testing.assert_array_equal(moods, [0] * stop + [MOODS.index("stop-short")] * (30 - stop))
+    np.testing.assert_array_equal(modes, [0] * stop + [FAULT_MODES.index("stop-short")] * (30 - stop))
     np.testing.assert_array_equal(actions, [[1, 1]] * stop + [[0, 0]] * (30 - stop))
 
 
 def test_hesitation_comes_and_goes_and_its_label_is_where_it_stands_still() -> None:
-    actions, moods = play(Faults(Ones(), hesitate=1.0, act_for=(2, 4), wait_for=(5, 6)), 200)
+    actions, modes = play(Faults(Ones(), hesitate=1.0, act_for=(2, 4), wait_for=(5, 6)), 200)
     still = (actions == 0).all(1)
-    np.testing.assert_array_equal(still, moods == MOODS.index("hesitate"))
+    np.testing.assert_array_equal(still, modes == FAULT_MODES.index("hesitate"))
     edges = np.flatnonzero(np.diff(still.astype(int)))
     lengths = np.diff(edges)
     assert not still[0]
@@ -30,24 +30,24 @@ def test_hesitation_comes_and_goes_and_its_label_is_where_it_stands_still() -> N
 
 
 def test_slow_takes_a_share_of_the_way_from_standing_still() -> None:
-    actions, moods = play(Faults(Ones(), slow=1.0, speed=(0.25, 0.25)), 5)
+    actions, modes = play(Faults(Ones(), slow=1.0, speed=(0.25, 0.25)), 5)
     np.testing.assert_allclose(actions, 0.25)
-    assert (moods == MOODS.index("slow")).all()
+    assert (modes == FAULT_MODES.index("slow")).all()
 
 
 def test_backwards_mirrors_in_the_middle_of_the_bounds_and_comes_only_when_asked_for() -> None:
-    env = still_world()
+    env = still_env()
     env.task.action_low = (0.5, -1.0)
-    actions, moods = play(Faults(Ones(), backwards=1.0), 3, env=env)
+    actions, modes = play(Faults(Ones(), backwards=1.0), 3, env=env)
     high = env.task.action_high
     np.testing.assert_allclose(actions, [[0.5 + high[0] - 1, -1.0 + high[1] - 1]] * 3)
-    assert (moods == MOODS.index("backwards")).all()
+    assert (modes == FAULT_MODES.index("backwards")).all()
     assert "backwards" not in fill_shares({}, True) | fill_shares({}, False)
     assert fill_shares({"clean": 0.4, "backwards": 0.4}, False)["slow"] == pytest.approx(0.2 * 0.25)
 
 
 def test_standing_still_respects_bounds_that_exclude_zero() -> None:
-    env = still_world()
+    env = still_env()
     env.task.action_low = (0.5, -1.0)
     actions, _ = play(Faults(Ones(), stop_short=1.0, after=(0, 0)), 3, env=env)
     np.testing.assert_array_equal(actions, [[0.5, 0]] * 3)
@@ -56,19 +56,19 @@ def test_standing_still_respects_bounds_that_exclude_zero() -> None:
 def test_moods_are_drawn_with_their_shares_and_one_lasts_the_episode() -> None:
     behaviour, found = make("scripted+faults:after=0-0"), []
     for seed in range(600):
-        _, moods = play(behaviour, 3, seed, PUSH)
-        assert len(set(moods)) == 1
-        found.append(int(moods[0]))
+        _, modes = play(behaviour, 3, seed, PUSH)
+        assert len(set(modes)) == 1
+        found.append(int(modes[0]))
     for name, share in SCRIPT_SHARES.items():
-        assert abs(np.mean(np.array(found) == MOODS.index(name)) - share) < 0.06
+        assert abs(np.mean(np.array(found) == FAULT_MODES.index(name)) - share) < 0.06
 
 
 def test_switching_draws_a_new_mood_every_so_many_steps() -> None:
-    _, moods = play(make("scripted+faults:switch=15-50"), 4000, env=PUSH)
-    changes = np.diff(np.flatnonzero(np.diff(moods)))
+    _, modes = play(make("scripted+faults:switch=15-50"), 4000, env=PUSH)
+    changes = np.diff(np.flatnonzero(np.diff(modes)))
     assert changes.min() >= 15
-    assert len(set(moods)) == 4
-    assert 0.1 < np.mean(moods == 0) < 0.3
+    assert len(set(modes)) == 4
+    assert 0.1 < np.mean(modes == 0) < 0.3
 
 
 def test_a_script_is_itself_again_when_its_mood_is_over() -> None:
@@ -104,8 +104,8 @@ def test_another_skill_is_never_the_task_itself() -> None:
 
 
 def test_an_inner_fault_shows_through_a_clean_outer_wrapper() -> None:
-    _, moods = play(Uniform(Faults(Ones(), slow=1.0), p=0.0), 3)
-    assert (moods == MOODS.index("slow")).all()
+    _, modes = play(Uniform(Faults(Ones(), slow=1.0), p=0.0), 3)
+    assert (modes == FAULT_MODES.index("slow")).all()
 
 
 def test_given_shares_stay_and_the_rest_keeps_its_proportions() -> None:

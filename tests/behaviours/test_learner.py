@@ -27,11 +27,11 @@ def save_life(folder: Path, outputs: list[float], *, task: str = TASK, state_dim
 
 
 def first_actions(spec: str, episodes: int) -> list[float]:
-    behaviour, world = make(spec), envs.make(TASK)
+    behaviour, env = make(spec), envs.make(TASK)
     found = []
     for seed in range(episodes):
-        observation, _ = world.reset(seed=seed)
-        behaviour.begin(world, np.random.default_rng(seed))
+        observation, _ = env.reset(seed=seed)
+        behaviour.begin(env, np.random.default_rng(seed))
         found.append(round(float(behaviour.act(observation)[0]), 2))
         assert found[-1] == round(float(behaviour.act(observation)[0]), 2)  # one moment through a whole episode
     return found
@@ -52,11 +52,11 @@ def test_the_same_generator_gives_the_same_moment(tmp_path: Path) -> None:
 
 def test_actions_are_brought_to_the_tasks_bounds(tmp_path: Path) -> None:
     save_life(tmp_path, [0.9])
-    world = envs.make(TASK)
-    world.task = world.task.__class__(**{**vars(world.task), "action_low": (2.0,), "action_high": (4.0,)})
+    env = envs.make(TASK)
+    env.task = env.task.__class__(**{**vars(env.task), "action_low": (2.0,), "action_high": (4.0,)})
     behaviour = Learner(folder=str(tmp_path))
-    behaviour.begin(world, np.random.default_rng(0))
-    assert behaviour.act(world.reset(seed=0)[0]) == pytest.approx(3.9, abs=1e-3)
+    behaviour.begin(env, np.random.default_rng(0))
+    assert behaviour.act(env.reset(seed=0)[0]) == pytest.approx(3.9, abs=1e-3)
 
 
 def test_inputs_are_squashed_and_layers_normalised() -> None:
@@ -92,20 +92,20 @@ def test_those_that_ship_fit_their_tasks_and_know_them() -> None:
 
 
 def episode_return(task: str, spec: str, steps: int = 200) -> float:
-    behaviour, world = make(spec), envs.make(task)
-    observation, _ = world.reset(seed=0)
-    behaviour.begin(world, np.random.default_rng(0))
+    behaviour, env = make(spec), envs.make(task)
+    observation, _ = env.reset(seed=0)
+    behaviour.begin(env, np.random.default_rng(0))
     total = 0.0
     for _ in range(steps):
-        observation, reward, *_ = world.step(behaviour.act(observation))
+        observation, reward, *_ = env.step(behaviour.act(observation))
         total += float(reward)
     return total
 
 
 def test_a_task_that_nobody_learned_names_those_that_were() -> None:
-    world = envs.make("control/acrobot.swingup")
+    env = envs.make("control/acrobot.swingup")
     with pytest.raises(ValueError, match=r"control-walker\.walk"):
-        make("learner").begin(world, np.random.default_rng(0))
+        make("learner").begin(env, np.random.default_rng(0))
 
 
 def test_a_missing_file_says_who_makes_it(tmp_path: Path) -> None:

@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
-from behaviour_worlds import play, still_world
+from behaviour_envs import play, still_env
 
 from pac import envs
 from pac.behaviours import make
-from pac.behaviours.planner import QUALITIES, Planner, Settings, settings_for, smooth_noise, weights
+from pac.behaviours.planner import QUALITIES, Planner, PlannerSettings, settings_for, smooth_noise, weights
 from pac.behaviours.simulation import Simulation
-from pac.envs.world import World
+from pac.envs.base import Environment
 
 SMALL = "planner:samples=8,horizon=5"
 
 
-def snapshot(env: World) -> dict[str, np.ndarray]:
+def snapshot(env: Environment) -> dict[str, np.ndarray]:
     data = env.simulator.physics.data
     names = ("qpos", "qvel", "act", "ctrl", "qacc", "qacc_warmstart", "sensordata", "xpos", "xmat", "xfrc_applied")
     return {name: np.array(getattr(data, name)) for name in names} | {"time": np.array(data.time)}
@@ -95,13 +95,13 @@ def test_a_plan_is_followed_between_plannings() -> None:
 
 
 def test_noise_is_normal_at_its_knots_and_linear_between() -> None:
-    noise = smooth_noise(np.random.default_rng(0), Settings(samples=500, horizon=11, hold=4), 2)
+    noise = smooth_noise(np.random.default_rng(0), PlannerSettings(samples=500, horizon=11, hold=4), 2)
     assert noise.shape == (500, 11, 2)
     assert noise[:, [0, 4, 8]].std() == pytest.approx(1, abs=0.05)
     np.testing.assert_allclose(noise[:, 1], 0.75 * noise[:, 0] + 0.25 * noise[:, 4])
     np.testing.assert_allclose(noise[:, 10] - noise[:, 9], noise[:, 9] - noise[:, 8])
-    assert smooth_noise(np.random.default_rng(0), Settings(samples=3, horizon=1, hold=4), 2).shape == (3, 1, 2)
-    assert smooth_noise(np.random.default_rng(0), Settings(samples=3, horizon=7, hold=1), 2).shape == (3, 7, 2)
+    assert smooth_noise(np.random.default_rng(0), PlannerSettings(samples=3, horizon=1, hold=4), 2).shape == (3, 1, 2)
+    assert smooth_noise(np.random.default_rng(0), PlannerSettings(samples=3, horizon=7, hold=1), 2).shape == (3, 7, 2)
 
 
 def test_weights_follow_returns_whatever_their_scale() -> None:
@@ -116,7 +116,7 @@ def test_numbers_replace_what_quality_scales() -> None:
     assert poor.samples < good.samples
     assert poor.replan > good.replan
     assert settings_for("walker.walk", "poor", {"samples": 99}).samples == 99
-    assert settings_for("no.such", "good", {}) == Settings()
+    assert settings_for("no.such", "good", {}) == PlannerSettings()
     assert list(QUALITIES) == ["good", "medium", "poor"]
 
 
@@ -126,4 +126,4 @@ def test_mistakes_are_explained() -> None:
     with pytest.raises(ValueError, match="samples above 0"):
         make("planner:samples=0")
     with pytest.raises(ValueError, match="use 'scripted'"):
-        play(make("planner"), 1, env=still_world(4, "metaworld/push"))
+        play(make("planner"), 1, env=still_env(4, "metaworld/push"))

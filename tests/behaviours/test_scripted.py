@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from behaviour_worlds import play, still_world
+from behaviour_envs import play, still_env
 
 from pac import envs
 from pac.behaviours import make
@@ -28,7 +28,7 @@ def test_scripts_succeed_and_a_script_that_stops_at_once_does_not(task: str) -> 
 def test_every_script_acts_on_what_a_wrong_goal_displaces(task: str) -> None:
     """Guards the table of what each script reads: a displaced position that nobody reads would be no fault."""
     random, script = np.random.default_rng(0), Scripted()
-    script.begin(still_world(4, f"metaworld/{task}"), random)
+    script.begin(still_env(4, f"metaworld/{task}"), random)
     states = random.uniform((-0.3, 0.4, 0.0) * 13, (0.3, 0.9, 0.4) * 13, (1000, 39))
     states[:, 4:7] = states[:, :3] + random.normal(0, 0.02, (1000, 3))  # near the hand, where scripts turn to the goal
     differs = []
@@ -45,7 +45,7 @@ def test_a_script_leaves_the_observation_alone() -> None:
     state = np.linspace(0, 1, 39).astype(np.float64)
     for task in sorted(experts()):
         script = Scripted()
-        script.begin(still_world(4, f"metaworld/{task}"), np.random.default_rng(0))
+        script.begin(still_env(4, f"metaworld/{task}"), np.random.default_rng(0))
         seen = state.copy()
         action = script.act({"observation.state": seen})
         np.testing.assert_array_equal(seen, state)
@@ -56,6 +56,6 @@ def test_a_script_leaves_the_observation_alone() -> None:
 
 def test_scripts_are_for_meta_world() -> None:
     with pytest.raises(ValueError, match="use 'planner'"):
-        play(make("scripted"), 1, env=still_world(2, "control/walker.walk"))
+        play(make("scripted"), 1, env=still_env(2, "control/walker.walk"))
     with pytest.raises(ValueError, match="Did you mean 'drawer-open'"):
-        play(make("scripted"), 1, env=still_world(4, "metaworld/drawr-open"))
+        play(make("scripted"), 1, env=still_env(4, "metaworld/drawr-open"))

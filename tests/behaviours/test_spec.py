@@ -1,7 +1,7 @@
 import pytest
 
 from pac.behaviours import Behaviour, make
-from pac.behaviours.base import Mixture, Noise, Random, Uniform
+from pac.behaviours.base import BehaviourMixture, Noise, Random, Uniform
 from pac.behaviours.faults import Faults
 from pac.behaviours.scripted import Scripted
 
@@ -34,11 +34,11 @@ def test_a_named_fault_is_the_only_mood() -> None:
 
 def test_mixtures_nest_have_weights_and_know_options_from_parts() -> None:
     behaviour = make("mixture(3*scripted+faults:clean=0.5,switch=15-50,mixture(random,scripted),random)")
-    assert isinstance(behaviour, Mixture)
+    assert isinstance(behaviour, BehaviourMixture)
     first, second, third = behaviour.parts
     assert isinstance(first, Faults)
     assert first.switch == (15, 50)
-    assert isinstance(second, Mixture)
+    assert isinstance(second, BehaviourMixture)
     assert isinstance(third, Random)
     assert behaviour.weights == pytest.approx([0.6, 0.2, 0.2])
     assert isinstance(make("mixture(scripted,random)+noise"), Noise)

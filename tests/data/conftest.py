@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac.data.episodes import IMAGES, STATE, DatasetSpec
+from pac.data.store import IMAGES, STATE, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.types import Episode
 

@@ -1,6 +1,5 @@
 """`pac inspect` tells what is there and what looks wrong."""
 
-import argparse
 import base64
 import json
 import re
@@ -11,17 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac.data.episodes import STATE, DatasetSpec
-from pac.data.inspect import add_parser, describe
-from pac.data.inspect_page import png
+from pac.cli import parse
+from pac.cli.inspect import describe
+from pac.data.store import STATE, DatasetSpec
 from pac.data.writer import DatasetWriter
+from pac.report.dataset_page import png
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    args = parser.parse_args(["inspect", *arguments])
-    return int(args.run(args))
+    command, args = parse(["inspect", *arguments])
+    return int(command(args) or 0)
 
 
 def warned(path: Path, *words: str) -> bool:

@@ -1,6 +1,5 @@
 """The paper's mixtures, row by row, against its printed tables (tab:data-mixture, tab:data-mixture-pt)."""
 
-import argparse
 import dataclasses
 import json
 from fractions import Fraction
@@ -9,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pac.data.mixture import Counts, DatasetConfig, Mixture, Plan, add_parser, load_mixture, parse_mixture, plan
+from pac.cli import parse
+from pac.data.mixture import Counts, DatasetConfig, Mixture, MixturePlan, load_mixture, parse_mixture, plan
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "paper"
 
@@ -118,16 +118,16 @@ PRETRAINING_GROUPS = SCALING_GROUPS | {
 
 
 @pytest.fixture(scope="module")
-def scaling() -> Plan:
+def scaling() -> MixturePlan:
     return plan(load_mixture(RECIPES / "scaling.toml"))
 
 
 @pytest.fixture(scope="module")
-def pretraining() -> Plan:
+def pretraining() -> MixturePlan:
     return plan(load_mixture(RECIPES / "pretraining.toml"))
 
 
-def check_rows(planned: Plan, printed: dict[str, tuple[int, float, str]]) -> None:
+def check_rows(planned: MixturePlan, printed: dict[str, tuple[int, float, str]]) -> None:
     rows = {row.name: row for row in planned.datasets}
     for name, (trajectories, tokens, p_eff) in printed.items():
         assert rows[name].counts.trajectories == trajectories
@@ -135,7 +135,7 @@ def check_rows(planned: Plan, printed: dict[str, tuple[int, float, str]]) -> Non
         assert tokens / rows[name].tokens == pytest.approx(MISPRINTS.get(name, 1.0), rel=0.004), name
 
 
-def check_groups(planned: Plan, printed: dict[str, tuple[int, int, int]]) -> None:
+def check_groups(planned: MixturePlan, printed: dict[str, tuple[int, int, int]]) -> None:
     assert [(group.name, group.weight) for group in planned.mixture.groups] == [(k, v[0]) for k, v in printed.items()]
     for name, (_, millions, billions) in printed.items():
         rows = [row for row in planned.datasets if row.group == name]
@@ -143,7 +143,7 @@ def check_groups(planned: Plan, printed: dict[str, tuple[int, int, int]]) -> Non
         assert sum(row.tokens for row in rows) / 1e9 == pytest.approx(billions, rel=0.004)
 
 
-def test_scaling_rows_match_the_paper(scaling: Plan) -> None:
+def test_scaling_rows_match_the_paper(scaling: MixturePlan) -> None:
     assert [row.name for row in scaling.datasets] == list(SCALING)
     check_rows(scaling, SCALING)
     check_groups(scaling, SCALING_GROUPS)
@@ -151,7 +151,7 @@ def test_scaling_rows_match_the_paper(scaling: Plan) -> None:
     assert sum(group.episodes or 0 for group in scaling.mixture.groups) == 3_638_000
 
 
-def test_pretraining_rows_match_the_paper(pretraining: Plan) -> None:
+def test_pretraining_rows_match_the_paper(pretraining: MixturePlan) -> None:
     check_rows(pretraining, PRETRAINING)
     check_groups(pretraining, PRETRAINING_GROUPS)
     assert sum(row.tokens for row in pretraining.datasets) == pytest.approx(2.84e12, rel=0.002)
@@ -164,13 +164,13 @@ def test_pretraining_rows_match_the_paper(pretraining: Plan) -> None:
     assert share["CHEF sim"] + share["CHEF real"] == Fraction(2, 14)
 
 
-def test_control_and_chef_are_the_same_in_both_mixtures(scaling: Plan, pretraining: Plan) -> None:
+def test_control_and_chef_are_the_same_in_both_mixtures(scaling: MixturePlan, pretraining: MixturePlan) -> None:
     kept = ("Control", "CHEF sim", "CHEF real", "RC Insertion")
     first, second = ([(r.name, r.counts) for r in p.datasets if r.group in kept] for p in (scaling, pretraining))
     assert first == second
 
 
-def test_epochs_match_the_paper(scaling: Plan, pretraining: Plan) -> None:
+def test_epochs_match_the_paper(scaling: MixturePlan, pretraining: MixturePlan) -> None:
     # lr_decay_steps "amounts to approximately one epoch": 2.7e6 and 4.7e6, each rounded up by up to 2.1%.
     assert scaling.epoch_steps == 2_646_002
     assert 1 <= 2.7e6 / scaling.epoch_steps < 1.021
@@ -179,7 +179,7 @@ def test_epochs_match_the_paper(scaling: Plan, pretraining: Plan) -> None:
     assert sum(row.tokens for row in scaling.datasets) / scaling.epoch_steps == pytest.approx(9.26e5, rel=0.002)
 
 
-def test_probabilities_sum_to_one(scaling: Plan, pretraining: Plan) -> None:
+def test_probabilities_sum_to_one(scaling: MixturePlan, pretraining: MixturePlan) -> None:
     for planned in (scaling, pretraining):
         assert sum(row.p_eff for row in planned.datasets) == 1
 
@@ -266,10 +266,8 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: str) -> None:
-        parser = argparse.ArgumentParser()
-        add_parser(parser.add_subparsers())
-        args = parser.parse_args(["mixture", str(RECIPES / "scaling.toml"), *arguments])
-        args.run(args)
+        command, args = parse(["mixture", str(RECIPES / "scaling.toml"), *arguments])
+        command(args)
 
     run("--json")
     printed = json.loads(capsys.readouterr().out)

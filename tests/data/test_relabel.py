@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac.data.episodes import IMAGES, STATE, Dataset, verify
 from pac.data.relabel import (
     add_reward,
     episode_returns,
@@ -16,6 +15,7 @@ from pac.data.relabel import (
     select_episodes,
     success_frames,
 )
+from pac.data.store import IMAGES, STATE, Dataset, verify
 from pac.data.writer import DatasetWriter
 from pac.types import Episode
 

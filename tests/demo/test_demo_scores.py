@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pac.collect import dataset_spec, folder_name
+from pac.collection import dataset_spec, folder_name
 from pac.data.writer import DatasetWriter
 from pac.demo import scores as found
 from pac.demo.settings import FULL, LOG, METHODS, WORLDS, Settings
-from pac.evaluate import Record
-from pac.evaluate.tables import show
-from pac.intervals import stratified_mean, wilson
-from pac.rollout import jobs_of, rollout
+from pac.evaluation import EpisodeRecord
+from pac.evaluation.intervals import stratified_mean, wilson
+from pac.evaluation.tables import show
+from pac.rollout import make_jobs, rollout
 
 TASKS = [task for world in WORLDS for task in world.tasks]
 SUCCESS = {"filtered BC": 0.5, "BC+Q": 0.1, "PAC": 0.9, "PAC+V": 0.7}
 
 
-def records(rates: dict[str, float] = SUCCESS, trials: int = 20) -> list[Record]:
+def records(rates: dict[str, float] = SUCCESS, trials: int = 20) -> list[EpisodeRecord]:
     """Of 20 trials a task, the first so many succeed; where there is no success, they get so much of the expert's."""
     made = []
     for method, rate in rates.items():
@@ -30,7 +30,7 @@ def records(rates: dict[str, float] = SUCCESS, trials: int = 20) -> list[Record]
                 total = 10.0 * won if expert is None else expert * (rate + 0.01 * (i % 2))
                 common = {"seed": 1, "index": i, "state": f"{task}{i}", "length": 9}
                 success = won if expert is None else None
-                made.append(Record(actor=method, task=task, total=total, success=success, **common))
+                made.append(EpisodeRecord(actor=method, task=task, total=total, success=success, **common))
     return made
 
 
@@ -93,7 +93,7 @@ def test_every_cell_of_the_table_is_a_row_of_the_scores() -> None:
 def test_the_data_scores_as_trials_do(tmp_path: Path) -> None:
     totals = {}
     for task in TASKS:
-        trials = list(rollout("random", jobs_of([task], 2), workers=0, max_steps=3))
+        trials = list(rollout("random", make_jobs([task], 2), workers=0, max_steps=3))
         with DatasetWriter(tmp_path / folder_name(task), dataset_spec(trials[0])) as writer:
             for trial in trials:
                 writer.append(trial.episode)

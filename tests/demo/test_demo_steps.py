@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from pac.cli import main
-from pac.data.episodes import Dataset
+from pac.cli.demo import make
+from pac.data.store import Dataset
 from pac.demo import steps
-from pac.demo.cli import make
 from pac.demo.settings import FULL, METHODS, QUICK, WORLDS, Settings, claim, recipe
 from pac.recipe import parse_recipe
 
@@ -96,7 +96,7 @@ SCRIPT = """
 import signal, sys
 from pathlib import Path
 from rich.console import Console
-from pac.demo.cli import make
+from pac.cli.demo import make
 from pac.demo.settings import Settings
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 make(Settings(**{settings}), Path(sys.argv[1]), Console(width=200), command="pac demo")

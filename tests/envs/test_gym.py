@@ -49,29 +49,29 @@ def _registered() -> Any:
 
 
 def test_dicts_are_flattened_in_their_spaces_order_and_actions_take_their_shape() -> None:
-    world = envs.make("gym/pac-test/Goals-v0")
-    assert world.task == envs.spec("gym/pac-test/Goals-v0")
-    assert world.task.action_low == (-1, -2)
-    assert world.task.max_steps == 4
-    assert world.task.instruction == "Goals"
+    env = envs.make("gym/pac-test/Goals-v0")
+    assert env.task == envs.spec("gym/pac-test/Goals-v0")
+    assert env.task.action_low == (-1, -2)
+    assert env.task.max_steps == 4
+    assert env.task.instruction == "Goals"
     expected = (*(f"body.far.{i}" for i in range(4)), "body.near.0", "goal.0", "goal.1")
-    assert world.state_names == expected
-    world.reset(seed=1)
-    observation, reward, terminated, truncated, info = world.step(np.array([0.5, 0.25]))
+    assert env.state_names == expected
+    env.reset(seed=1)
+    observation, reward, terminated, truncated, info = env.step(np.array([0.5, 0.25]))
     np.testing.assert_array_equal(observation["observation.state"][:5], [0.75] * 5)
     assert (observation["observation.state"][5:] != 0.75).all()
     assert (reward, terminated, truncated, info["success"]) == (0.75, False, False, True)
 
 
 def test_ends_of_the_world_and_of_time_are_told_apart() -> None:
-    world = envs.make("gym/pac-test/Goals-v0")
-    world.reset(seed=1)
-    assert world.step(np.array([1, 1]))[2:4] == (True, False)
-    world.reset(seed=1)
-    assert [world.step(np.zeros(2))[2:4] for _ in range(4)][-1] == (False, True)
-    world = envs.make("gym/pac-test/Goals-v0", max_steps=6)
-    world.reset(seed=1)
-    assert [world.step(np.zeros(2))[3] for _ in range(6)] == [False] * 5 + [True]
+    env = envs.make("gym/pac-test/Goals-v0")
+    env.reset(seed=1)
+    assert env.step(np.array([1, 1]))[2:4] == (True, False)
+    env.reset(seed=1)
+    assert [env.step(np.zeros(2))[2:4] for _ in range(4)][-1] == (False, True)
+    env = envs.make("gym/pac-test/Goals-v0", max_steps=6)
+    env.reset(seed=1)
+    assert [env.step(np.zeros(2))[3] for _ in range(6)] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_an_environment_without_a_limit_takes_ours() -> None:
 
 
 def test_its_own_picture_is_shrunk() -> None:
-    world = envs.make("gym/pac-test/Goals-v0", cameras=["render"], render_mode="rgb_array")
-    picture = world.reset(seed=0)[0]["observation.images.render"]
+    env = envs.make("gym/pac-test/Goals-v0", cameras=["render"], render_mode="rgb_array")
+    picture = env.reset(seed=0)[0]["observation.images.render"]
     np.testing.assert_array_equal(picture, np.full((80, 80, 3), [10, 20, 30], np.uint8))
-    assert world.render().shape == (240, 320, 3)
+    assert env.render().shape == (240, 320, 3)
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "HalfCheetah-v5"])

@@ -26,50 +26,50 @@ mujoco = pytest.importorskip("mujoco", reason="the simulators are not installed"
 )
 @pytest.mark.usefixtures("gl")
 def test_pictures_show_the_scene_and_follow_it(task: str, camera: str) -> None:
-    world = envs.make(task, cameras=[camera])
+    env = envs.make(task, cameras=[camera])
     name = f"observation.images.{camera}"
-    first, _ = world.reset(seed=0)
-    assert world.observation_space.contains(first)
+    first, _ = env.reset(seed=0)
+    assert env.observation_space.contains(first)
     assert first[name].std() > 5
-    np.testing.assert_array_equal(first[name], world._picture(camera))
+    np.testing.assert_array_equal(first[name], env._image(camera))
     for _ in range(10):
-        later, *_ = world.step(np.array(world.task.action_high))
+        later, *_ = env.step(np.array(env.task.action_high))
     assert (later[name] != first[name]).any(-1).mean() > 0.01
-    again, _ = world.reset(seed=0)
+    again, _ = env.reset(seed=0)
     np.testing.assert_array_equal(again[name], first[name])
-    world.close()
+    env.close()
 
 
 @pytest.mark.usefixtures("gl")
 def test_pictures_change_nothing_in_the_world() -> None:
     ends = []
     for cameras in ([], ["side"]):
-        world = envs.make("control/hopper.hop", cameras=["cam0"] if cameras else [])
-        world.reset(seed=2)
-        ends.append([world.step(np.full(4, 0.4))[0]["observation.state"] for _ in range(20)][-1])
+        env = envs.make("control/hopper.hop", cameras=["cam0"] if cameras else [])
+        env.reset(seed=2)
+        ends.append([env.step(np.full(4, 0.4))[0]["observation.state"] for _ in range(20)][-1])
     np.testing.assert_array_equal(*ends)
 
 
 @pytest.mark.parametrize("camera", [name for name in known_cameras("metaworld/reach") if "corner" in name])
 @pytest.mark.usefixtures("gl")
 def test_what_is_higher_in_the_world_is_higher_in_the_picture_and_right_is_right(camera: str) -> None:
-    world = envs.make("metaworld/reach", cameras=[camera])
-    world.reset(seed=0)
-    forward, start = -world._data.camera(camera).xmat.reshape(3, 3)[:, 2], np.array([0, 0.6, 0.2])
+    env = envs.make("metaworld/reach", cameras=[camera])
+    env.reset(seed=0)
+    forward, start = -env._data.camera(camera).xmat.reshape(3, 3)[:, 2], np.array([0, 0.6, 0.2])
     up = np.array([0, 0, 1])
     right = np.cross(forward, up)
-    row, column = _where_is_the_goal(world, camera, start)
-    assert _where_is_the_goal(world, camera, start + 0.2 * up)[0] < row - 3  # row 0 is the top
-    assert _where_is_the_goal(world, camera, start + 0.2 * right / np.linalg.norm(right))[1] > column + 3
+    row, column = _where_is_the_goal(env, camera, start)
+    assert _where_is_the_goal(env, camera, start + 0.2 * up)[0] < row - 3  # row 0 is the top
+    assert _where_is_the_goal(env, camera, start + 0.2 * right / np.linalg.norm(right))[1] > column + 3
 
 
-def _where_is_the_goal(world: Any, camera: str, position: np.ndarray) -> tuple[float, float]:
+def _where_is_the_goal(env: Any, camera: str, position: np.ndarray) -> tuple[float, float]:
     """Row and column of the pixels that a ball at this position changes."""
-    site, pictures = world._model.site("goal"), []
+    site, pictures = env._model.site("goal"), []
     for opacity in (0, 1):
         site.rgba, site.size, site.pos = [0, 1, 0, opacity], [0.05] * 3, position
-        mujoco.mj_forward(world._model, world._data)
-        pictures.append(world._picture(camera))
+        mujoco.mj_forward(env._model, env._data)
+        pictures.append(env._image(camera))
     rows, columns = np.nonzero((pictures[0] != pictures[1]).any(-1))
     return rows.mean(), columns.mean()
 
@@ -78,7 +78,7 @@ def _where_is_the_goal(world: Any, camera: str, position: np.ndarray) -> tuple[f
 def test_a_frame_for_videos_is_larger_and_leaves_the_observation_as_it_was() -> None:
     with_frames = envs.make("control/cheetah.run", cameras=["side"], render_mode="rgb_array")
     without = envs.make("control/cheetah.run", cameras=["side"])
-    pictures = [world.reset(seed=1)[0]["observation.images.side"] for world in (with_frames, without)]
+    pictures = [env.reset(seed=1)[0]["observation.images.side"] for env in (with_frames, without)]
     np.testing.assert_array_equal(*pictures)
     assert with_frames.render().shape == (240, 320, 3)
     assert with_frames.render().std() > 5
@@ -88,12 +88,12 @@ def test_a_frame_for_videos_is_larger_and_leaves_the_observation_as_it_was() -> 
 
 @pytest.mark.usefixtures("gl")
 def test_terrain_is_drawn_as_it_is_after_each_reset() -> None:
-    world = envs.make("control/quadruped.escape", cameras=["global"])
-    world.reset(seed=1)
-    picture = world.reset(seed=2)[0]["observation.images.global"]
-    world._close_pictures()
-    world._open_pictures(with_frames=False)  # reads the model anew
-    np.testing.assert_array_equal(picture, world._picture("global"))
+    env = envs.make("control/quadruped.escape", cameras=["global"])
+    env.reset(seed=1)
+    picture = env.reset(seed=2)[0]["observation.images.global"]
+    env._close_cameras()
+    env._open_cameras(with_frames=False)  # reads the model anew
+    np.testing.assert_array_equal(picture, env._image("global"))
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

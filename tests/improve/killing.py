@@ -44,7 +44,7 @@ def rounds(out: Path) -> int:
 
 if __name__ == "__main__":
     recipe, folder, kills, chance = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), random.Random(int(sys.argv[4]))
-    for module in ("torch.utils.tensorboard", "torch.distributed.checkpoint", "gymnasium", "rollout.worlds"):
+    for module in ("torch.utils.tensorboard", "torch.distributed.checkpoint", "gymnasium", "rollout.environments"):
         importlib.import_module(module)  # what children would each spend their time on
     began = time.monotonic()
     if not ended(start(recipe, folder / "whole"), 600):

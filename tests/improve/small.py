@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rollout.worlds import POINT
+from rollout.environments import POINT
 from runs import TINY, dump
 
 from pac.cli import main
@@ -36,9 +36,9 @@ def recipe(**changes: Any) -> dict[str, Any]:
     return table
 
 
-def improve(tmp_path: Path, *words: str, out: str = "run", **changes: Any) -> int:
+def improve(tmp_path: Path, *control_group: str, out: str = "run", **changes: Any) -> int:
     file = dump(recipe(**changes), tmp_path / "recipe.toml")
-    return main(["improve", str(file), "--out", str(tmp_path / out), *words])
+    return main(["improve", str(file), "--out", str(tmp_path / out), *control_group])
 
 
 def record(folder: Path) -> dict[str, Any]:

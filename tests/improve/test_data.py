@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout.worlds import POINT
+from rollout.environments import POINT
 from runs import TINY, write_dataset
 
 from pac.config import ObjectiveConfig

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from evaluate.made import make, outcomes, returns
+from evaluation.made import make, outcomes, returns
 
-from pac.evaluate import Record
+from pac.evaluation import EpisodeRecord
 from pac.improve import gate
 
 DRAWER, BUTTON, WALKER, REACHER = (
@@ -15,7 +15,9 @@ DRAWER, BUTTON, WALKER, REACHER = (
 )
 
 
-def judge(new: list[Record], old: list[Record], tolerance: float = 0.0, **scopes: list[str]) -> gate.Verdict:
+def judge(
+    new: list[EpisodeRecord], old: list[EpisodeRecord], tolerance: float = 0.0, **scopes: list[str]
+) -> gate.Verdict:
     given = scopes or {"targets": sorted({entry.task for entry in new})}
     return gate.judge(new, old, given, experts={WALKER: 1000.0, REACHER: 100.0}, tolerance=tolerance)
 

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 from improve.small import contents, improve, recipe, record
-from rollout.worlds import POINT
+from rollout.environments import POINT
 from runs import dump
 
-from pac.collect import dataset_spec
-from pac.data.episodes import Dataset
+from pac.collection import dataset_spec
+from pac.data.store import Dataset
 from pac.data.writer import DatasetWriter
-from pac.evaluate import read
+from pac.evaluation import read
 from pac.policy import Policy, load
-from pac.rollout import jobs_of, rollout
+from pac.rollout import make_jobs, rollout
 from pac.rollout.links import LocalBackend, LocalLink
-from pac.train import Run
+from pac.training.trainer import Trainer
 from pac.types import Query, Reply
 
 HERE = Path(__file__).parent
-POINTS = "gym-rollout.worlds-Point-v0"
+POINTS = "gym-rollout.environments-Point-v0"
 
 
 class Constant:
@@ -44,7 +44,7 @@ OUT, STAY = Constant((1.0, 0.0)), Constant((0.0, 0.0))
 
 
 def write(path: Path, actor: Constant, episodes: int = 12, seed: int = 77) -> Path:
-    for trial in rollout(actor, jobs_of([POINT], episodes, seed=seed), workers=0, stop_at_success=True):
+    for trial in rollout(actor, make_jobs([POINT], episodes, seed=seed), workers=0, stop_at_success=True):
         with DatasetWriter(path, dataset_spec(trial)) as writer:
             writer.append(trial.episode)
     return path
@@ -67,7 +67,7 @@ def test_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """Random first, then its own: what is on disk says what happened."""
     assert improve(tmp_path) == 0
     shown = capsys.readouterr().err
-    assert "round 0: collects 3 episodes each of gym/rollout.worlds:Point-v0 with random" in shown
+    assert "round 0: collects 3 episodes each of gym/rollout.environments:Point-v0 with random" in shown
     assert "The budget of rounds is spent" in shown
     folder = tmp_path / "run"
     found = record(folder)
@@ -140,18 +140,18 @@ def test_training_goes_on_with_its_optimiser_and_the_same_memory(
 ) -> None:
     """A round begins with exactly what the promoted one ended with, in the tensors that a captured update knows."""
     seen: list[tuple[int, dict[str, Any], int]] = []
-    train = Run.train
+    train = Trainer.train
 
-    def noting(self: Run) -> None:
+    def noting(self: Trainer) -> None:
         copies = {f"{p}.{k}": x.clone() for p, group in self.state.tensors().items() for k, x in group.items()}
         seen.append((self.state.step, copies, next(self.state.model.parameters()).data_ptr()))
         train(self)
         seen.append((self.state.step, {k: x.clone() for k, x in _flat(self).items()}, id(self.update)))
 
-    def _flat(run: Run) -> dict[str, Any]:
+    def _flat(run: Trainer) -> dict[str, Any]:
         return {f"{p}.{k}": x for p, group in run.state.tensors().items() for k, x in group.items()}
 
-    monkeypatch.setattr(Run, "train", noting)
+    monkeypatch.setattr(Trainer, "train", noting)
     assert improve(tmp_path) == 0
     assert [step for step, _, _ in seen] == [0, 6, 6, 12, 12, 18]
     for end, begin in ((1, 2), (3, 4)):
@@ -166,13 +166,13 @@ def test_training_goes_on_with_its_optimiser_and_the_same_memory(
 def test_cloning_turns_into_rl_over_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule follows the checkpoint's steps, not the round's."""
     seen: list[float | None] = []
-    train = Run.train
+    train = Trainer.train
 
-    def noting(self: Run) -> None:
+    def noting(self: Trainer) -> None:
         seen.append(self.controls(self.state.step).imitation_weight)
         train(self)
 
-    monkeypatch.setattr(Run, "train", noting)
+    monkeypatch.setattr(Trainer, "train", noting)
     data = write(tmp_path / "out", OUT, 4)
     group = {"name": "given", "weight": 1, "datasets": [{"name": "given", "path": str(data)}]}
     given = recipe()["mixture"] | {"groups": [group]}
@@ -211,8 +211,8 @@ def test_a_worse_round_is_rolled_back_and_its_data_kept(tmp_path: Path, capsys: 
     good = tmp_path / "good"
     write(tmp_path / "run/inbox/stays", STAY)
     given = cloning(None, 40, rounds=2)
-    words = ("--start", str(good), "--collect", "none")
-    assert improve(tmp_path, *words, **given) == 0
+    control_group = ("--start", str(good), "--collect", "none")
+    assert improve(tmp_path, *control_group, **given) == 0
     shown = capsys.readouterr().err
     assert "REFUSED" in shown
     assert "Waiting for data" in shown
@@ -222,7 +222,7 @@ def test_a_worse_round_is_rolled_back_and_its_data_kept(tmp_path: Path, capsys: 
     assert "targets surely worse" in first["reason"]
     assert not (tmp_path / "run/promoted").exists()
     write(tmp_path / "run/inbox/goes", OUT, 40, seed=78)
-    assert improve(tmp_path, *words, "--resume", **given) == 0
+    assert improve(tmp_path, *control_group, "--resume", **given) == 0
     found = record(tmp_path / "run")
     second = found["rounds"][1]
     assert (second["start"], second["episodes"]) == (str(good.resolve()), {POINT: 0, "inbox/goes": 40})
@@ -323,7 +323,7 @@ def test_a_signal_ends_it_cleanly(
 
     with monkeypatch.context() as patched:
         if where == "train":
-            patched.setattr(Run, "controls", signalling(Run.controls, lambda run: run.state.step == 9))
+            patched.setattr(Trainer, "controls", signalling(Trainer.controls, lambda run: run.state.step == 9))
         else:
             checkpoint = "000006" if where == "collect" else "000012"
             patched.setattr(
@@ -366,7 +366,7 @@ def test_other_tasks_must_be_known_before_training(tmp_path: Path, capsys: pytes
 
 def test_others_are_evaluated_and_not_collected(tmp_path: Path) -> None:
     other = "control/point_mass.easy"
-    for trial in rollout("random", jobs_of([other], 3), workers=0, max_steps=10):
+    for trial in rollout("random", make_jobs([other], 3), workers=0, max_steps=10):
         with DatasetWriter(tmp_path / "other", dataset_spec(trial)) as writer:
             writer.append(trial.episode)
     given = cloning(write(tmp_path / "out", OUT), 5, others=[other], collect="policy", rounds=2, episodes=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from improve.small import improve, recipe
-from rollout.worlds import POINT
+from rollout.environments import POINT
 
 from pac.improve.settings import ImproveConfig, load, parse
 from pac.recipe import load_recipe

@@ -14,13 +14,13 @@ import torch
 from factories import random_observation, small_model
 from torch import Tensor
 
-from pac.model import perceiver
-from pac.model.perceiver import Attention
+from pac.model import attention as perceiver
+from pac.model.attention import Attention
 
 INTERPRETED, CUDA = os.environ.get("TRITON_INTERPRET") == "1", torch.cuda.is_available()
 if not (INTERPRETED or CUDA):
     pytest.skip("Triton needs a GPU or its interpreter", allow_module_level=True)
-latent_kernels = pytest.importorskip("pac.model.latent_kernels", reason="no Triton")
+latent_kernels = pytest.importorskip("pac.model.kernels.latent", reason="no Triton")
 Tiles = latent_kernels.Tiles
 DEVICE = "cuda" if CUDA else "cpu"
 # The interpreter multiplies the bits of bfloat16 as integers.

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pac.config import SIZES, model_config
 from pac.model import PAC
+from pac.model.config import SIZES, model_config
 from pac.model.pac import count_parameters
-from pac.scaling import paper
+from pac.scaling import published as paper
 from pac.types import Observation
 
 seeds = st.integers(0, 10_000)
@@ -204,7 +204,7 @@ def test_a_camera_is_known_by_its_slot_not_its_column() -> None:
 def test_encoding_is_done_once_for_any_number_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     encoded = model.encode(random_observation(model.config, 2))
-    monkeypatch.setattr(model, "_think", None)
+    monkeypatch.setattr(model, "_latent_blocks", None)
     assert model.q_logits(encoded, torch.rand(2, 100, 4), torch.ones(2, 4, dtype=torch.bool)).shape == (2, 100, 21)
 
 

@@ -20,7 +20,7 @@ from pac.model.input_attention import ScalarAttention
 INTERPRETED, CUDA = os.environ.get("TRITON_INTERPRET") == "1", torch.cuda.is_available()
 if not (INTERPRETED or CUDA):
     pytest.skip("Triton needs a GPU or its interpreter", allow_module_level=True)
-scalar_kernels = pytest.importorskip("pac.model.scalar_kernels", reason="no Triton")
+scalar_kernels = pytest.importorskip("pac.model.kernels.scalar", reason="no Triton")
 DEVICE = "cuda" if CUDA else "cpu"
 NAMES = ["scale", "scalar", "direction_score", "offset_score", "direction_value", "offset_value"]
 # rows, tokens, heads, queries, width: none, some or all of them multiples of the tiles
@@ -33,8 +33,8 @@ gpu = pytest.mark.skipif(not CUDA, reason="no GPU")
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles that hold less than a row's queries and several rows; splits with nothing to do."""
     small, large = (
-        scalar_kernels.Blocks(16, 16, 4, 1, 16, 4, 1, 1),
-        scalar_kernels.Blocks(64, 32, 4, 2, 32, 4, 2, 3),
+        scalar_kernels.BlockSizes(16, 16, 4, 1, 16, 4, 1, 1),
+        scalar_kernels.BlockSizes(64, 32, 4, 2, 32, 4, 2, 3),
     )
     if request.param != "default":
         monkeypatch.setattr(scalar_kernels, "FULL", {"small": small, "large": large}[request.param])

@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pac.evaluate import Record
-from pac.evaluate.records import write_json
+from pac.evaluation import EpisodeRecord
+from pac.evaluation.records import write_json
 
 DOOR, DRAWER = "metaworld/door-open", "metaworld/drawer-open"
 
 
-def trials(actor: str, task: str, successes: int, count: int, **given: Any) -> list[Record]:
+def trials(actor: str, task: str, successes: int, count: int, **given: Any) -> list[EpisodeRecord]:
     """The first so many succeed, and the return is 10 then, else the trial's number in tenths."""
     fields: dict[str, Any] = {"seed": 0, "length": 500, **given}
     return [
-        Record(
+        EpisodeRecord(
             actor=actor,
             task=task,
             index=i,
@@ -69,7 +69,9 @@ def metrics(offset: float = 0.0) -> list[dict[str, Any]]:
     return [*rows, {"step": 100, "evaluation/all/success": 0.5 + offset / 10, "evaluation/all/return": 3.0 + offset}]
 
 
-def write_evaluation(path: Path, records: list[Record], actors: dict[str, Any] | None = None, **settings: Any) -> Path:
+def write_evaluation(
+    path: Path, records: list[EpisodeRecord], actors: dict[str, Any] | None = None, **settings: Any
+) -> Path:
     document = {
         "format": 1,
         "command": "pac evaluate x",

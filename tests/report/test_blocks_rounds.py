@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from report.made import DOOR, trials, write_evaluation
 
-from pac.evaluate import Record
-from pac.evaluate.records import write_json
+from pac.evaluation import EpisodeRecord
+from pac.evaluation.records import write_json
 from pac.improve.gate import judge, mastered
 from pac.report.blocks import read_json
 from pac.report.blocks_rounds import read_improvement
@@ -23,7 +23,7 @@ WALK = "control/walker.walk"
 MARKS = ["fingerprint 0", "fingerprint 1", "fingerprint 2"]
 
 
-def walks(actor: str, total: float, count: int, seed: int) -> list[Record]:
+def walks(actor: str, total: float, count: int, seed: int) -> list[EpisodeRecord]:
     """Returns that are one more and one less by turns."""
     made = trials(actor, WALK, 0, count, seed=seed)
     return [dataclasses.replace(entry, success=None, total=total + (-1) ** i) for i, entry in enumerate(made)]
@@ -226,11 +226,11 @@ def test_errors_name_the_line_and_nothing_is_written(page: Path, spoil: Any, err
 def test_the_gate_says_of_our_trials_what_the_record_says(folder: Path) -> None:
     """Its words are shown as they were written: they must be those the trials give."""
     document = read_improvement(folder).document
-    settings, kept = document["config"]["improve"], list[Record]()
+    settings, kept = document["config"]["improve"], list[EpisodeRecord]()
     for entry in document["rounds"]:
         evaluation = read_json(folder / entry["evaluation"])
         experts = {task: about["mean"] for task, about in evaluation["experts"].items()}
-        new = [Record.from_json(trial) for trial in evaluation["trials"]]
+        new = [EpisodeRecord.from_json(trial) for trial in evaluation["trials"]]
         if kept:
             verdict = judge(new, kept, {"targets": document["tasks"]}, experts=experts, tolerance=settings["tolerance"])
             assert (verdict.promoted, verdict.reason) == (entry["promoted"], entry["reason"])

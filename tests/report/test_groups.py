@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from report.made import DOOR, DRAWER, config, metrics, trials, write_evaluation, write_run
 
-from pac.evaluate import Record
-from pac.intervals import stratified_bootstrap, wilson
-from pac.report.groups import Contest, contests, name_runs, split_seed
-from pac.report.sources import Evaluation, Run, read
+from pac.evaluation import EpisodeRecord
+from pac.evaluation.intervals import stratified_bootstrap, wilson
+from pac.report.groups import ComparisonGroup, contests, name_runs, split_seed
+from pac.report.sources import Evaluation, LoadedRun, read
 
 
-def evaluation(records: list[Record], name: str = "e.json", **actors: dict[str, Any]) -> Evaluation:
+def evaluation(records: list[EpisodeRecord], name: str = "e.json", **actors: dict[str, Any]) -> Evaluation:
     return Evaluation(name=name, records=records, settings={"actors": actors})
 
 
-def only(*evaluations: Evaluation, runs: list[Run] | None = None) -> Contest:
+def only(*evaluations: Evaluation, runs: list[LoadedRun] | None = None) -> ComparisonGroup:
     made, _ = contests(evaluations, runs or [])
     assert len(made) == 1
     return made[0]
@@ -40,16 +40,19 @@ def test_seeds_in_labels(label: str, expected: tuple[str, int | None]) -> None:
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_method() -> None:
-    runs = [Run(name=f"r{i}", config=config(method, seed)) for i, (method, seed) in enumerate([("pac", 0), ("pac", 1)])]
-    runs += [Run(name="b", config=config("bc+q")), Run(name="c", config=config(), label="Ours")]
+    runs = [
+        LoadedRun(name=f"r{i}", config=config(method, seed))
+        for i, (method, seed) in enumerate([("pac", 0), ("pac", 1)])
+    ]
+    runs += [LoadedRun(name="b", config=config("bc+q")), LoadedRun(name="c", config=config(), label="Ours")]
     assert list(name_runs(runs).values()) == ["Ours", "pac", "pac", "bc+q"]
 
 
 def test_runs_with_other_settings_are_kept_apart_and_named_by_them() -> None:
-    runs = [Run(name=f"r/{e}", config=config(epsilon=e)) for e in (0.1, 0.3)]
+    runs = [LoadedRun(name=f"r/{e}", config=config(epsilon=e)) for e in (0.1, 0.3)]
     names = name_runs(runs)
     assert [names[id(run)] for run in runs] == ["pac, objective.epsilon=0.1", "pac, objective.epsilon=0.3"]
-    many = [Run(name=f"r/{e}", config=config(epsilon=e, a=e, b=e)) for e in (0.1, 0.3)]
+    many = [LoadedRun(name=f"r/{e}", config=config(epsilon=e, a=e, b=e)) for e in (0.1, 0.3)]
     names = name_runs(many)
     assert [names[id(run)] for run in many] == ["pac, 0.1", "pac, 0.3"]
 
@@ -72,21 +75,21 @@ def test_seeds_are_pooled_over_their_trials() -> None:
 
 def test_checkpoints_find_their_run_and_its_seed(tmp_path: Path) -> None:
     runs = [read(write_run(tmp_path / f"r{seed}", config(seed=seed), metrics())) for seed in (0, 1)]
-    assert all(isinstance(run, Run) for run in runs)
+    assert all(isinstance(run, LoadedRun) for run in runs)
     actors = {
         str(tmp_path / "r0"): {"checkpoint": str(tmp_path / "r0"), "fingerprint": "f0"},
         "r1": {"checkpoint": str(tmp_path / "r1" / "checkpoints" / "last"), "fingerprint": "f1"},
     }
     records = [entry for label in actors for entry in trials(label, DOOR, 5, 10)]
-    contest = only(evaluation(records[:10], **actors), runs=[run for run in runs if isinstance(run, Run)])
+    contest = only(evaluation(records[:10], **actors), runs=[run for run in runs if isinstance(run, LoadedRun)])
     assert {name: list(parts) for name, parts in contest.members.items()} == {"pac": ["seed 0"]}
-    both = only(evaluation(records, **actors), runs=[run for run in runs if isinstance(run, Run)])
+    both = only(evaluation(records, **actors), runs=[run for run in runs if isinstance(run, LoadedRun)])
     assert list(both.members) == ["pac", "r1"]  # a label that a person gave stays
 
 
 def test_two_checkpoints_of_one_run_are_not_pooled(tmp_path: Path) -> None:
     run = read(write_run(tmp_path / "r", config(), metrics()))
-    assert isinstance(run, Run)
+    assert isinstance(run, LoadedRun)
     places = {step: str(tmp_path / "r" / "checkpoints" / step) for step in ("000200", "000400")}
     actors = {place: {"checkpoint": place, "fingerprint": step} for step, place in places.items()}
     records = [entry for label in actors for entry in trials(label, DOOR, 5, 10)]
@@ -139,7 +142,7 @@ def test_other_initial_states_are_said_not_paired() -> None:
 
 
 def test_a_label_that_pools_different_settings_says_so(tmp_path: Path) -> None:
-    runs = [Run(name=f"r{e}", path=tmp_path / f"r{e}", config=config(epsilon=e), label="Ours") for e in (1, 2)]
+    runs = [LoadedRun(name=f"r{e}", path=tmp_path / f"r{e}", config=config(epsilon=e), label="Ours") for e in (1, 2)]
     actors = {str(run.path): {"checkpoint": str(run.path), "fingerprint": run.name} for run in runs}
     records = [entry for label in actors for entry in trials(label, DRAWER, 5, 10)]
     contest = only(evaluation(records, **actors), runs=runs)

@@ -12,8 +12,8 @@ from report.made import DOOR, DRAWER, config, improvement, metrics, trials, writ
 from report.reading import Page
 
 from pac.cli import main
-from pac.evaluate import experts
-from pac.intervals import wilson
+from pac.evaluation import experts
+from pac.evaluation.intervals import wilson
 from pac.report import Evaluation, make_page, write_report
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"

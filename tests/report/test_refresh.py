@@ -11,8 +11,8 @@ import pytest
 from report.made import DOOR, DRAWER, trials, write_evaluation
 
 from pac.cli import main
-from pac.evaluate import experts, read, summarise
-from pac.evaluate.records import by_actor, write_json
+from pac.evaluation import experts, read, summarise
+from pac.evaluation.records import by_actor, write_json
 from pac.report.blocks import read_trials
 from pac.report.blocks_demo import read_demo
 from pac.report.refresh import END, KINDS, find_blocks, refresh, refreshed

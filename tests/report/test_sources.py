@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from report.made import DOOR, config, improvement, metrics, trials, write_evaluation, write_run
 
-from pac.evaluate.records import partial_path
-from pac.report.sources import EXPECTED, Evaluation, Improvement, Run, read, read_curves
+from pac.evaluation.records import partial_path
+from pac.report.sources import EXPECTED, Evaluation, Improvement, LoadedRun, read, read_curves
 
 
 def test_a_finished_run_has_no_notes(tmp_path: Path) -> None:
     run = read(write_run(tmp_path / "a", config(seed=3), metrics()))
-    assert isinstance(run, Run)
+    assert isinstance(run, LoadedRun)
     assert (run.method, run.seed, run.planned, run.last_step, run.notes) == ("pac", 3, 100, 100, ())
     assert run.curves["loss/total"].values.tolist() == list(range(10, 101, 10))
 
@@ -48,7 +48,7 @@ def test_unfinished_and_damaged_runs_are_shown_with_a_note(tmp_path: Path) -> No
     going = read(write_run(tmp_path / "going", config(), metrics()[:3], finished=False))
     assert going.notes == (f"{tmp_path / 'going'}: Not finished: step 30 of 100.",)
     broken = read(write_run(tmp_path / "broken", '{"config": {', metrics()))
-    assert isinstance(broken, Run)
+    assert isinstance(broken, LoadedRun)
     assert "config.json cannot be read" in broken.notes[0]
     assert broken.curves["loss/total"].steps[-1] == 100
     fresh = write_run(tmp_path / "fresh", config(), [], finished=False)
@@ -94,7 +94,7 @@ def test_a_label_before_the_path(tmp_path: Path) -> None:
     write_run(tmp_path / "a=b", config(), metrics())
     assert read(tmp_path / "a=b").name.endswith("a=b")  # a folder with such a name is itself
     found = read(f"Ours={tmp_path / 'a=b'}")
-    assert isinstance(found, Run)
+    assert isinstance(found, LoadedRun)
     assert found.label == "Ours"
 
 

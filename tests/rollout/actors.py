@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pac.rollout import Trial
+from pac.rollout import EpisodeResult
 from pac.types import Query, Reply
 
 
@@ -28,7 +28,7 @@ class Swaying:
         return Reply(action=action.astype(np.float32), value=float(mean))
 
 
-def assert_same(found: Sequence[Trial], expected: Sequence[Trial]) -> None:
+def assert_same(found: Sequence[EpisodeResult], expected: Sequence[EpisodeResult]) -> None:
     """Bit for bit, everything but how often they were begun."""
     assert [trial.job for trial in found] == [trial.job for trial in expected]
     for a, b in zip(found, expected, strict=True):

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from rollout.actors import Swaying, assert_same
-from rollout.worlds import POINT, SULKY
+from rollout.environments import POINT, SULKY
 
-from pac.rollout import Crew, Mix, jobs_of, rollout
+from pac.rollout import ActorMix, PersistentWorkers, make_jobs, rollout
 
 
 def test_a_missing_extra_names_the_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"pip install 'perceiver-actor-critic\[ray\]'"):
-        next(rollout("random", jobs_of([POINT], 1), ray="local"))
+        next(rollout("random", make_jobs([POINT], 1), ray="local"))
 
 
 @pytest.mark.slow
@@ -22,8 +22,8 @@ def test_a_missing_extra_names_the_line_to_type(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.filterwarnings("ignore")  # Ray leaves sockets and processes to the interpreter's end
 def test_a_cluster_of_two_workers_gives_the_same_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
-    jobs = jobs_of(["metaworld/reach", "control/cartpole.swingup"], 4) + jobs_of([SULKY], 6)
-    actor = Mix((Swaying(), "random"))
+    jobs = make_jobs(["metaworld/reach", "control/cartpole.swingup"], 4) + make_jobs([SULKY], 6)
+    actor = ActorMix((Swaying(), "random"))
     found = list(rollout(actor, jobs, workers=2, envs_per_worker=4, max_steps=25, ray="local"))
     assert len(list(tmp_path.iterdir())) > 0  # of actors that were killed
     assert max(trial.redone for trial in found) > 0
@@ -36,8 +36,8 @@ def test_a_cluster_of_two_workers_gives_the_same_episodes(tmp_path: Path, monkey
 def test_a_crew_keeps_its_cluster() -> None:
     import ray
 
-    jobs = jobs_of([POINT], 6)
-    with Crew() as crew:
+    jobs = make_jobs([POINT], 6)
+    with PersistentWorkers() as crew:
         for actor in (Swaying(), "random"):
             found = list(rollout(actor, jobs, workers=2, ray="local", crew=crew))
             assert ray.is_initialized()

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 from rollout.actors import Swaying, assert_same
+from rollout.environments import BROKEN, DEADLY, FAULTY, POINT, SLEEPY, SULKY
 from rollout.processes import alive, session
-from rollout.worlds import BROKEN, DEADLY, FAULTY, POINT, SLEEPY, SULKY
 
 from pac import envs
-from pac.rollout import Job, Mix, RolloutError, jobs_of, rollout
+from pac.rollout import ActorMix, Job, RolloutError, make_jobs, rollout
 
 WORLDS = ["control/cartpole.swingup", "metaworld/reach", "control/walker.walk", POINT]
 
 
 def misbehaving(task: str) -> list[int]:
     """Which of the first episodes of a world with a fault show it."""
-    world = envs.make(task)
-    starts = [world.reset(seed=envs.episode_seed(task, 0, i))[0]["observation.state"] for i in range(20)]
+    env = envs.make(task)
+    starts = [env.reset(seed=envs.episode_seed(task, 0, i))[0]["observation.state"] for i in range(20)]
     return [i for i, state in enumerate(starts) if state[0] < FAULTY]
 
 
 def test_any_number_of_workers_and_environments_gives_the_same_episodes(pids: list[int]) -> None:
-    jobs = [job for i in range(3) for job in jobs_of(WORLDS, 3)[i::3]]
-    actor = Mix((Swaying(), "random"))
+    jobs = [job for i in range(3) for job in make_jobs(WORLDS, 3)[i::3]]
+    actor = ActorMix((Swaying(), "random"))
     expected = list(rollout(actor, jobs, workers=0, envs_per_worker=1, max_steps=30))
     assert {trial.actor for trial in expected} == {"swaying", "random"}
     for workers, size in ((1, 5), (2, 2), (4, 3)):
@@ -40,16 +40,16 @@ def test_workers_that_die_are_replaced_and_change_nothing(
 ) -> None:
     monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
     sulky = misbehaving(SULKY)[1]
-    jobs = jobs_of([SULKY], sulky + 1)  # two of which kill their worker, once
+    jobs = make_jobs([SULKY], sulky + 1)  # two of which kill their worker, once
     trials = list(rollout(Swaying(), jobs, workers=2, envs_per_worker=3))
     assert sum(trial.redone for trial in trials) >= len(list(tmp_path.iterdir())) == 2
-    assert "was killed (SIGKILL) in gym/rollout.worlds:Sulky-v0, seed 0, episode" in caplog.text
+    assert "was killed (SIGKILL) in gym/rollout.environments:Sulky-v0, seed 0, episode" in caplog.text
     assert_same(trials, list(rollout(Swaying(), jobs, workers=0)))  # all notes are written: nobody dies
 
 
 def test_an_episode_that_kills_three_workers_is_named(pids: list[int]) -> None:
     deadly = misbehaving(DEADLY)[0]
-    jobs = [*jobs_of([POINT], 3), Job(DEADLY, 0, deadly)]
+    jobs = [*make_jobs([POINT], 3), Job(DEADLY, 0, deadly)]
     with pytest.raises(RolloutError, match=rf"3 workers were lost.*Deadly-v0, seed 0, episode {deadly}\. .*SIGKILL"):
         list(rollout(Swaying(), jobs, workers=1, envs_per_worker=4))
     assert len(pids) == 3
@@ -78,7 +78,7 @@ def test_errors_come_back_and_leave_no_process(pids: list[int]) -> None:
 
 
 def test_closing_ends_the_workers(pids: list[int]) -> None:
-    trials = rollout("random", jobs_of([POINT], 200), workers=1)
+    trials = rollout("random", make_jobs([POINT], 200), workers=1)
     assert next(trials).index == 0
     assert all(map(alive, pids))
     trials.close()  # type: ignore[attr-defined]
@@ -88,15 +88,15 @@ def test_closing_ends_the_workers(pids: list[int]) -> None:
 
 @pytest.mark.usefixtures("gl")
 def test_pictures_are_the_same_from_a_worker() -> None:
-    jobs, options = jobs_of(["control/cartpole.swingup"], 2), {"cameras": ["fixed"], "max_steps": 4}
+    jobs, options = make_jobs(["control/cartpole.swingup"], 2), {"cameras": ["fixed"], "max_steps": 4}
     here = list(rollout(Swaying(), jobs, workers=0, **options))
     assert here[0].episode.observation["observation.images.fixed"].shape == (5, 80, 80, 3)
     assert_same(list(rollout(Swaying(), jobs, workers=1, **options)), here)
 
 
 def test_workers_end_when_their_parent_is_killed() -> None:
-    play = f"for trial in rollout('random', jobs_of([{POINT!r}], 10**6)): print(trial.index, flush=True)"
-    code = f"from pac.rollout import jobs_of, rollout\n{play}"
+    play = f"for trial in rollout('random', make_jobs([{POINT!r}], 10**6)): print(trial.index, flush=True)"
+    code = f"from pac.rollout import make_jobs, rollout\n{play}"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, env=environment, stdout=subprocess.PIPE, text=True

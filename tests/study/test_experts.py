@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pac import envs
-from pac.data.episodes import DatasetSpec
+from pac.data.store import DatasetSpec
 from pac.data.writer import DatasetWriter
-from pac.evaluate import experts as shipped
+from pac.evaluation import experts as shipped
 from pac.study import experts
 from pac.study.plan import Study, parse_study
 from pac.types import Episode

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pac.config import interpolate, parse_duration
 from pac.resources import RECIPES
-from pac.sections import interpolate, parse_duration
 from pac.study.plan import Study, load_study, parse_study
 
 RECIPE = """

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout.worlds import POINT
+from rollout.environments import POINT
 from runs import TINY, dump, write_dataset
 
 from pac.cli import main
-from pac.collect import folder_name
+from pac.cli.study import results
+from pac.collection import folder_name
 from pac.envs import spec
-from pac.evaluate.records import read
+from pac.evaluation.records import read
 from pac.study import runner
-from pac.study.cli import results
 from pac.study.plan import parse_study
 
 PATH = f"{{data}}/some/{folder_name(POINT)}"

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 # A mood's place is its number in labels.
-MOODS = ("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform", "backwards")
+FAULT_MODES = ("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform", "backwards")
 CLEAN = {"mood": 0.0}
 
 
@@ -19,7 +19,7 @@ class Behaviour(Protocol):
     from the environment: with one stream for both, Meta-World's goals would give the moods away.
     """
 
-    labels: dict[str, float]  # what it did in the last step: "mood" (a place in MOODS), and "actor" in a mixture
+    labels: dict[str, float]  # what it did in the last step: "mood" (a place in FAULT_MODES), and "actor" in a mixture
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
         """Start an episode of an environment that was just reset."""
@@ -56,9 +56,9 @@ class Wrapper:
     def limit(self, action: np.ndarray) -> np.ndarray:
         return np.clip(action, *self.bounds).astype(np.float32)
 
-    def label(self, mood: int) -> None:
+    def label(self, mode: int) -> None:
         """Note the mood of this step; a fault further inside shows through where this wrapper did nothing."""
-        self.labels = {**self.inner.labels, "mood": float(mood or self.inner.labels["mood"])}
+        self.labels = {**self.inner.labels, "mood": float(mode or self.inner.labels["mood"])}
 
 
 class Noise(Wrapper):
@@ -89,11 +89,11 @@ class Uniform(Wrapper):
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         action = self.inner.act(observation)  # also when replaced: what it plans goes on, and so do its draws
         replaced = self.random.random() < self.p
-        self.label(MOODS.index("uniform") if replaced else 0)
+        self.label(FAULT_MODES.index("uniform") if replaced else 0)
         return self.limit(self.random.uniform(*self.bounds)) if replaced else action
 
 
-class Mixture:
+class BehaviourMixture:
     """Draws one of several behaviours for each episode."""
 
     def __init__(self, parts: list[Behaviour], weights: list[float]) -> None:

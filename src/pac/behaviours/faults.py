@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.behaviours.base import MOODS, Behaviour, Wrapper
+from pac.behaviours.base import FAULT_MODES, Behaviour, Wrapper
 from pac.behaviours.scripted import Scripted
 
 # Faults that a script can have; others cannot see a wrong goal or follow another task's script.
@@ -66,7 +66,7 @@ class Faults(Wrapper):
 
     def draw(self) -> None:
         """A new mood, and all that it needs to know."""
-        self.mood = str(self.random.choice(list(self.shares), p=list(self.shares.values())))
+        self.mode = str(self.random.choice(list(self.shares), p=list(self.shares.values())))
         self.age = 0  # steps in this mood
         self.remaining = draw_span(self.random, self.switch) if self.switch else -1
         self.acting = 0 if self.switch else draw_span(self.random, self.after)  # stop-short: until this age
@@ -80,33 +80,33 @@ class Faults(Wrapper):
         angle, distance = self.random.uniform(0, 2 * np.pi), self.random.uniform(*self.offset)
         other = str(self.random.choice([name for name in sorted(script.experts) if name != script.task]))
         astray = np.array([np.cos(angle), np.sin(angle), 0.0]) * distance
-        script.offset = astray if self.mood == "wrong-goal" else np.zeros(3)
-        script.skill = other if self.mood == "other-skill" else script.task
+        script.offset = astray if self.mode == "wrong-goal" else np.zeros(3)
+        script.skill = other if self.mode == "other-skill" else script.task
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         if self.remaining == 0:
             self.draw()
         active = self.active()
-        stopped = active and self.mood == "stop-short" and not self.switch  # for good: what it would do is of no use
+        stopped = active and self.mode == "stop-short" and not self.switch  # for good: what it would do is of no use
         action = self.still if stopped else self.inner.act(observation)
-        self.label(MOODS.index(self.mood) if active else 0)
+        self.label(FAULT_MODES.index(self.mode) if active else 0)
         self.age, self.remaining = self.age + 1, self.remaining - 1
-        if active and self.mood in ("stop-short", "hesitate"):
+        if active and self.mode in ("stop-short", "hesitate"):
             return self.limit(self.still)
-        if self.mood == "backwards":  # a stick held the wrong way round: from the middle of the bounds, mirrored
+        if self.mode == "backwards":  # a stick held the wrong way round: from the middle of the bounds, mirrored
             return self.limit(self.bounds[0] + self.bounds[1] - action)
-        if self.mood == "slow":
+        if self.mode == "slow":
             return self.limit(self.still + self.pace * (action - self.still))
         return action
 
     def active(self) -> bool:
         """Is the mood's fault at work in this step?"""
-        if self.mood == "stop-short":
+        if self.mode == "stop-short":
             return self.age >= self.acting
-        if self.mood == "hesitate" and self.age == self.turn:
+        if self.mode == "hesitate" and self.age == self.turn:
             self.pause = not self.pause
             self.turn += draw_span(self.random, self.wait_for if self.pause else self.act_for)
-        return self.pause if self.mood == "hesitate" else self.mood != "clean"
+        return self.pause if self.mode == "hesitate" else self.mode != "clean"
 
 
 def script_of(behaviour: Any) -> Scripted | None:

@@ -15,7 +15,7 @@ from pac.config import suggest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PlannerSettings:
     """How hard to think. Times are in control steps."""
 
     samples: int = 64  # action sequences tried at each replanning; the current plan is one of them
@@ -27,22 +27,22 @@ class Settings:
 
 
 # What suits a task, or a domain; the rest uses the defaults.
-TABLE: dict[str, Settings] = {
-    "acrobot": Settings(samples=128, horizon=150, replan=5, hold=10),
-    "ball_in_cup": Settings(samples=64, horizon=40, replan=4, sigma=1.0, hold=8),
-    "cartpole": Settings(samples=64, horizon=100, replan=4, hold=10),
-    "cheetah": Settings(samples=128, horizon=40, replan=1, hold=3),
-    "finger": Settings(samples=64, horizon=40, hold=4),
-    "finger.spin": Settings(samples=64, horizon=30, replan=1, temperature=0.02),
-    "fish": Settings(samples=32, horizon=25, replan=3, hold=4),
-    "hopper": Settings(samples=64, horizon=50, replan=3, sigma=1.0, hold=6),
-    "humanoid": Settings(samples=128, horizon=25, replan=1, hold=3),
-    "pendulum": Settings(samples=256, horizon=200, replan=10, sigma=2.0, temperature=0.01, hold=35),
-    "point_mass": Settings(samples=64, horizon=50, hold=5),
-    "quadruped": Settings(samples=32, horizon=30, replan=3, hold=4),
-    "reacher": Settings(samples=64, horizon=40, hold=5),
-    "swimmer": Settings(samples=32, horizon=30, replan=5, hold=5),
-    "walker": Settings(samples=64, horizon=32, hold=3),
+TABLE: dict[str, PlannerSettings] = {
+    "acrobot": PlannerSettings(samples=128, horizon=150, replan=5, hold=10),
+    "ball_in_cup": PlannerSettings(samples=64, horizon=40, replan=4, sigma=1.0, hold=8),
+    "cartpole": PlannerSettings(samples=64, horizon=100, replan=4, hold=10),
+    "cheetah": PlannerSettings(samples=128, horizon=40, replan=1, hold=3),
+    "finger": PlannerSettings(samples=64, horizon=40, hold=4),
+    "finger.spin": PlannerSettings(samples=64, horizon=30, replan=1, temperature=0.02),
+    "fish": PlannerSettings(samples=32, horizon=25, replan=3, hold=4),
+    "hopper": PlannerSettings(samples=64, horizon=50, replan=3, sigma=1.0, hold=6),
+    "humanoid": PlannerSettings(samples=128, horizon=25, replan=1, hold=3),
+    "pendulum": PlannerSettings(samples=256, horizon=200, replan=10, sigma=2.0, temperature=0.01, hold=35),
+    "point_mass": PlannerSettings(samples=64, horizon=50, hold=5),
+    "quadruped": PlannerSettings(samples=32, horizon=30, replan=3, hold=4),
+    "reacher": PlannerSettings(samples=64, horizon=40, hold=5),
+    "swimmer": PlannerSettings(samples=32, horizon=30, replan=5, hold=5),
+    "walker": PlannerSettings(samples=64, horizon=32, hold=3),
 }
 QUALITIES = {"good": (1, 1), "medium": (4, 2), "poor": (16, 4)}  # samples divided by, replan multiplied by
 
@@ -113,15 +113,15 @@ class Planner:
         self.plan = np.tensordot(weights(returns, self.settings.temperature), actions, 1)
 
 
-def settings_for(task: str, quality: str, given: dict[str, Any]) -> Settings:
+def settings_for(task: str, quality: str, given: dict[str, Any]) -> PlannerSettings:
     """Of a task such as "walker.walk"."""
-    usual = TABLE.get(task, TABLE.get(task.partition(".")[0], Settings()))
+    usual = TABLE.get(task, TABLE.get(task.partition(".")[0], PlannerSettings()))
     fewer, rarer = QUALITIES[quality]
     scaled = dataclasses.replace(usual, samples=max(4, usual.samples // fewer), replan=usual.replan * rarer)
     return dataclasses.replace(scaled, **given)
 
 
-def smooth_noise(random: np.random.Generator, settings: Settings, num_actions: int) -> np.ndarray:
+def smooth_noise(random: np.random.Generator, settings: PlannerSettings, num_actions: int) -> np.ndarray:
     """(samples, horizon, actions): standard normal at every `hold`-th step, linear between."""
     knots = -(-(settings.horizon - 1) // settings.hold) + 1
     drawn = random.standard_normal((settings.samples, knots, num_actions))

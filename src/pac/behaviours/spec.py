@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pac.behaviours.base import MOODS, Behaviour, Mixture, Noise, Random, Uniform
+from pac.behaviours.base import FAULT_MODES, Behaviour, BehaviourMixture, Noise, Random, Uniform
 from pac.behaviours.faults import Faults
 from pac.behaviours.learner import Learner
 from pac.behaviours.planner import Planner
@@ -24,7 +24,7 @@ BASES: dict[str, Callable[..., Behaviour]] = {
     "random": Random,
     "scripted": Scripted,
 }
-SINGLE = [name for name in MOODS if name not in ("clean", "uniform")]
+SINGLE = [name for name in FAULT_MODES if name not in ("clean", "uniform")]
 WRAPPERS: dict[str, Callable[..., Behaviour]] = {
     "noise": Noise,
     "uniform": Uniform,
@@ -42,7 +42,7 @@ def make(text: str) -> Behaviour:
     return behaviour
 
 
-def make_mixture(text: str) -> Mixture:
+def make_mixture(text: str) -> BehaviourMixture:
     inside = text.removeprefix("mixture(")
     if not inside.endswith(")") or not inside[:-1].strip():
         raise ValueError(f"Expected a mixture such as 'mixture(scripted,random)', found {text!r}.")
@@ -52,7 +52,7 @@ def make_mixture(text: str) -> Mixture:
         weight, rest = weighted.groups() if weighted else ("1", piece)
         weights.append(number(weight, float, text))
         parts.append(make(rest))
-    return Mixture(parts, weights)
+    return BehaviourMixture(parts, weights)
 
 
 def split(text: str, mark: str) -> list[str]:

@@ -3,15 +3,12 @@
 A mixture is a TOML file: groups with a weight, datasets in each. A group is drawn by its weight and then one of its
 datasets uniformly (the paper's section on data mixtures), so P_eff = lambda / sum(lambda) / datasets in the group.
 A dataset that is not on disk may declare its counts, so that a mixture can be planned before the data exists.
-`pac.data.sampling` draws the batches.
+`pac.data.sampler` draws the batches.
 """
 
-import argparse
 import dataclasses
 import glob
-import json
 import math
-import sys
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -20,15 +17,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from pac.config import check_types, suggest
-from pac.data.joined import open_dataset
+from pac.data.concat import open_dataset
 from pac.data.relabel import select_episodes
-from pac.resources import find_recipe
 
 # The paper's token count of one step: numbers as 8 tokens each, 100 tokens an image, language always as 50.
 TOKENS_PER_NUMBER = 8
@@ -187,7 +178,7 @@ class PlannedDataset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MixturePlan:
     """What a mixture will really draw."""
 
     mixture: Mixture
@@ -253,7 +244,7 @@ def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
     return Mixture(groups=tuple(groups), **settings)
 
 
-def plan(mixture: Mixture) -> Plan:
+def plan(mixture: Mixture) -> MixturePlan:
     """Counts, tokens, P_eff and epoch of every dataset, read from disk or as declared."""
     rows = []
     for group in mixture.groups:
@@ -270,7 +261,7 @@ def plan(mixture: Mixture) -> Plan:
                     epoch_steps=counts.trajectories / draws if draws else math.inf,
                 )
             )
-    return Plan(mixture=mixture, datasets=tuple(rows))
+    return MixturePlan(mixture=mixture, datasets=tuple(rows))
 
 
 def count(config: DatasetConfig, window: int) -> Counts:
@@ -300,58 +291,6 @@ def count(config: DatasetConfig, window: int) -> Counts:
         episodes=len(index),
         success=float(known.mean()) if len(known) else None,
     )
-
-
-def print_plan(planned: Plan, console: Console) -> None:
-    """One row a group and a dataset: what is there, and how often it will be drawn."""
-    table = Table(box=SIMPLE, pad_edge=False)
-    table.add_column("dataset", no_wrap=True, overflow="fold")
-    for column in ("λ", "episodes", "trajectories", "tokens", "success", "P_eff", "epoch"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for group in planned.mixture.groups:
-        rows = [row for row in planned.datasets if row.group == group.name]
-        known = [row.counts.episodes for row in rows if row.counts.episodes is not None]
-        episodes = sum(known) if len(known) == len(rows) else group.episodes
-        table.add_row(
-            escape(group.name),
-            f"{group.weight:g}",
-            _number(episodes),
-            _number(sum(row.counts.trajectories for row in rows)),
-            f"{sum(row.tokens for row in rows):.3g}",
-            _share(group.success),
-            str(sum(row.p_eff for row in rows)),
-            "",
-            style="bold",
-        )
-        for row in rows:
-            cells = (_number(row.counts.episodes), _number(row.counts.trajectories), f"{row.tokens:.3g}")
-            table.add_row(
-                f"  {escape(row.name)}",
-                "",
-                *cells,
-                _share(row.counts.success),
-                str(row.p_eff),
-                f"{row.epoch_steps:,.0f}",
-            )
-    console.print(table)
-    console.print(f"One epoch: {planned.epoch_steps:,} steps of {planned.mixture.batch_size} trajectories.")
-
-
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "mixture", help="what a mixture will draw: trajectories, tokens, P_eff, epoch", description=__doc__
-    )
-    parser.add_argument("file", help="mixture in TOML, or one that ships with PAC: paper/scaling, paper/pretraining")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=main)
-
-
-def main(args: argparse.Namespace) -> None:
-    planned = plan(load_mixture(find_recipe(args.file)))
-    if args.json:
-        print(json.dumps(planned.as_json(), indent=2))
-    else:
-        print_plan(planned, Console(width=None if sys.stdout.isatty() else 120))
 
 
 def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root: Path) -> DatasetConfig:
@@ -413,11 +352,3 @@ def _check_keys(table: Any, known: Iterable[str], where: str, required: tuple[st
 
 def _exact(weight: float) -> Fraction:
     return Fraction(str(weight))  # 0.1 means a tenth, not the nearest double
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from pac.config import suggest
-from pac.data.episodes import GOALS, IMAGES, REWARD, Dataset, store_error
+from pac.data.store import GOALS, IMAGES, REWARD, Dataset, store_error
 from pac.data.writer import add_column
 from pac.types import Episode
 
-GoalPictures = dict[str, dict[str, np.ndarray]]  # instruction -> camera -> (goals, height, width, 3) uint8
+GoalImages = dict[str, dict[str, np.ndarray]]  # instruction -> camera -> (goals, height, width, 3) uint8
 MOST_GOALS = 64  # of a task that a policy is shown, one an episode
 
 
@@ -139,7 +139,7 @@ def success_frames(dataset: Dataset) -> dict[int, Int64[np.ndarray, " goal"]]:
     return {int(task): rows[tasks == task] for task in np.unique(tasks)}
 
 
-def goal_pictures(dataset: Dataset, *, stored: bool, instruction: str | None = None) -> GoalPictures:
+def find_goal_images(dataset: Dataset, *, stored: bool, instruction: str | None = None) -> GoalImages:
     """What the tasks of a dataset look like when done, for a policy to be shown: the stored goals, or the last frames
     of successes. `instruction`: in place of the stored ones.
     """

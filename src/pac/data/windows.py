@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from pac.config import suggest
-from pac.data.episodes import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset, store_error
-from pac.data.joined import open_dataset
+from pac.data.concat import open_dataset
 from pac.data.mixture import DatasetConfig
 from pac.data.relabel import returns_to_go, reward_column, select_episodes, success_frames
-from pac.data.text import Tokenizer
+from pac.data.store import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset, store_error
+from pac.data.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Windows:
         return Windows(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
 
 
-class Source:
+class WindowedDataset:
     """One dataset of a mixture: its windows, and its arrays as tensors, which are those on disk."""
 
     def __init__(
@@ -78,16 +78,16 @@ class Source:
 
         self.state = _tensor(dataset.arrays[STATE]) if STATE in dataset.arrays else None
         self.action, self.terminated = _tensor(dataset.arrays[ACTION]), _tensor(dataset.arrays[TERMINATED])
-        self.reward, self.later = _tensor(reward_column(dataset, config.reward)), None
+        self.reward, self.return_to_go = _tensor(reward_column(dataset, config.reward)), None
         if returns_discount is not None and config.goals != "hindsight":  # whose rewards depend on the goal drawn
             discount = config.applied_discount(returns_discount)
-            self.later = _tensor(returns_to_go(dataset, config.reward, discount))
+            self.return_to_go = _tensor(returns_to_go(dataset, config.reward, discount))
         stored = config.goals == "stored"
         seen = dict.fromkeys((*self.cameras, *(() if stored else self.goal_cameras)))
         self.images = {name: _tensor(dataset.arrays[IMAGES + name]) for name in seen}
         self.goals = {name: _tensor(dataset.goals[GOALS + name]) for name in self.goal_cameras if stored}
 
-    def move_pictures(self, device: torch.device) -> None:
+    def move_images(self, device: torch.device) -> None:
         """To where they are gathered."""
         self.images = {name: x.to(device) for name, x in self.images.items()}
         self.goals = {name: x.to(device) for name, x in self.goals.items()}
@@ -95,7 +95,7 @@ class Source:
     @property
     def num_bytes(self) -> int:
         """What the arrays take."""
-        numbers = [self.state, self.action, self.terminated, self.reward, self.later]
+        numbers = [self.state, self.action, self.terminated, self.reward, self.return_to_go]
         arrays = [*numbers, *self.images.values(), *self.goals.values()]
         return sum(array.numel() * array.element_size() for array in arrays if array is not None)
 
@@ -105,8 +105,8 @@ class Source:
             return np.array(self.index["goal"][windows.episode])
         if self.config.goals == "hindsight":  # any later moment of the same episode
             first = windows.rows[:, 0] + 1
-            later = windows.last_row + 1 - first
-            return np.where(later > 0, first + (share * later).astype(np.int64), -1)
+            return_to_go = windows.last_row + 1 - first
+            return np.where(return_to_go > 0, first + (share * return_to_go).astype(np.int64), -1)
         rows = np.full(len(share), -1)
         for i, task in enumerate(windows.instruction):
             if (found := self.success_frames.get(int(task))) is not None:
@@ -114,7 +114,7 @@ class Source:
         return rows
 
 
-def locate(blocks: Sequence[tuple[Source, slice]], window: Int64[np.ndarray, " batch"]) -> Windows:
+def locate(blocks: Sequence[tuple[WindowedDataset, slice]], window: Int64[np.ndarray, " batch"]) -> Windows:
     """Window number -> rows; each dataset's lie in a block of their own. Those of an episode of L steps begin at step
     1 - n to L - 1, n transitions each.
     """

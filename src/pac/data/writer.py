@@ -1,7 +1,7 @@
 """Writing the episode store: whole episodes, checked at the border, each readable once `append` has returned.
 
 An episode's bytes go behind what is committed; then committed.json is replaced, atomically, and only then do they
-exist. The layout is described in `pac.data.episodes`.
+exist. The layout is described in `pac.data.store`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.episodes import (
+from pac.data.store import (
     ACTION,
     GOALS,
     INDEX,

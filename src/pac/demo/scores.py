@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from pac import look
-from pac.collect import folder_name
-from pac.data.episodes import Dataset
+from pac.collection import folder_name
+from pac.data.store import Dataset
 from pac.demo.settings import CLONING, LOG, METHODS, PACQ, PACV, WORLDS, Settings
 from pac.demo.steps import run_folder, trials_file
-from pac.evaluate import Estimate, Record, best
-from pac.evaluate.records import by_actor
-from pac.evaluate.tables import show
-from pac.intervals import mean_interval, stratified_mean, wilson
+from pac.evaluation import EpisodeRecord, Estimate, best
+from pac.evaluation.intervals import mean_interval, stratified_mean, wilson
+from pac.evaluation.records import by_actor
+from pac.evaluation.tables import show
+from pac.report import html as look
 from pac.report import write_report
 
 Scores = dict[str, np.ndarray]  # by task, a number a trial, in the order of the initial states
@@ -32,7 +32,7 @@ def score(task: str, success: bool | None, total: float) -> float:
     return 100 * total / EXPERTS[task] if task in EXPERTS else 100.0 * bool(success)
 
 
-def score_methods(records: Sequence[Record]) -> dict[str, Scores]:
+def score_methods(records: Sequence[EpisodeRecord]) -> dict[str, Scores]:
     """By method. All methods must have started from the same states: that is what makes them comparable."""
     made: dict[str, Scores] = {}
     starts: dict[str, list[tuple[Any, ...]]] = {}

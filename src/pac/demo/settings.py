@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pac.collect import folder_name
-from pac.evaluate.records import write_json
+from pac.collection import folder_name
+from pac.evaluation.records import write_json
 
 FILTERED, BCQ, PACQ, PACV = "filtered BC", "BC+Q", "PAC", "PAC+V"
 # Trained side by side, one core each; a target network costs half as much again.

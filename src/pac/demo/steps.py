@@ -15,19 +15,19 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pac.config import CollectConfig
 from pac.demo.settings import LANES, METHODS, TRIAL_SEED, Settings, World, recipe
-from pac.evaluate import Record
-from pac.evaluate.plan import Contestant
-from pac.evaluate.play import key, trials_of
-from pac.evaluate.records import Journal, record
-from pac.evaluate.report import Report, Request
-from pac.ingredients import collect_data
-from pac.logs import make_console
+from pac.evaluation import EpisodeRecord
+from pac.evaluation.plan import Actor
+from pac.evaluation.play import key, trials_of
+from pac.evaluation.records import Journal, record
+from pac.evaluation.report import EvaluationReport, EvaluationRequest
 from pac.recipe import parse_recipe
-from pac.rollout import Crew, jobs_of
-from pac.run import CONFIG, RunDirectory, read_metrics
-from pac.sections import CollectConfig
-from pac.train import Run
+from pac.rollout import PersistentWorkers, make_jobs
+from pac.training.logging import make_console
+from pac.training.run_dir import CONFIG, RunDirectory, read_metrics
+from pac.training.setup import collect_data
+from pac.training.trainer import Trainer
 
 
 def make_data(settings: Settings, folder: Path, console: Console) -> None:
@@ -102,12 +102,12 @@ def end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train_one(method: str, settings: Settings, folder: Path) -> Run:
+def train_one(method: str, settings: Settings, folder: Path) -> Trainer:
     """`pac train`, or the rest of it."""
     directory = RunDirectory(run_folder(folder, method))
     begun = directory.is_run()
     directory.open(resume=begun, overwrite=False)
-    trained = Run(parse_recipe(recipe(method, settings), folder / "data"), directory)
+    trained = Trainer(parse_recipe(recipe(method, settings), folder / "data"), directory)
     trained.console = make_console(quiet=True)
     if begun:
         trained.resume()
@@ -117,13 +117,13 @@ def train_one(method: str, settings: Settings, folder: Path) -> Run:
     return trained
 
 
-def try_all(world: World, settings: Settings, folder: Path, console: Console) -> list[Record]:
+def try_all(world: World, settings: Settings, folder: Path, console: Console) -> list[EpisodeRecord]:
     """`pac evaluate`: every method from the same initial states; trials that are there already are not made again."""
     actors = [
-        Contestant(label=m, text=str(run_folder(folder, m)), is_checkpoint=True, sampling="sample", best_of=1)
+        Actor(label=m, text=str(run_folder(folder, m)), is_checkpoint=True, sampling="sample", best_of=1)
         for m in METHODS
     ]
-    request = Request(
+    request = EvaluationRequest(
         actor=tuple(f"{m}={METHODS[m]}" for m in METHODS),  # as seen from the demo's folder: it may move
         tasks=world.tasks,
         trials=settings.trials,
@@ -131,15 +131,22 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
         max_steps=world.max_steps,
         stop_at_success=world.stop_at_success,
     )
-    report, jobs = Report(request, actors, world.tasks), jobs_of(world.tasks, request.trials, seed=request.seed)
+    report, jobs = (
+        EvaluationReport(request, actors, world.tasks),
+        make_jobs(world.tasks, request.trials, seed=request.seed),
+    )
     for label, about in report.settings["actors"].items():
         about["checkpoint"] = METHODS[label]
-    options: dict[str, Any] = {"workers": 2, "max_steps": world.max_steps, "stop_at_success": world.stop_at_success}
+    options: dict[str, Any] = {
+        "workers": 2,
+        "max_steps": world.max_steps,
+        "stop_at_success": world.stop_at_success,
+    }
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Journal(trials_file(folder, world), report.settings) as journal,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        Crew() as crew,
+        PersistentWorkers() as crew,
     ):
         options |= {"cameras": (), "crew": crew}
         for actor in actors:

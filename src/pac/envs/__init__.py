@@ -13,7 +13,7 @@ from pac.envs.tasks import TASKS, check_cameras, check_name, static_spec
 from pac.types import TaskSpec
 
 if TYPE_CHECKING:
-    from pac.envs.world import World
+    from pac.envs.base import Environment
 
 __all__ = ["TASKS", "episode_seed", "make", "spec"]
 
@@ -25,7 +25,7 @@ def make(
     image_size: tuple[int, int] = (80, 80),
     max_steps: int | None = None,
     render_mode: str | None = None,
-) -> "World":
+) -> "Environment":
     """A world for one task: `cameras` are rendered into every observation at `image_size` (height, width); with
     `render_mode="rgb_array"`, `render()` gives a larger frame for videos. Nothing is rendered unless asked for.
     """
@@ -36,7 +36,7 @@ def make(
         raise ValueError(f"make({task!r}): expected max_steps of at least 1, found {max_steps}.")
     if min(image_size) < 1:
         raise ValueError(f"make({task!r}): expected image_size (height, width) of at least 1, found {image_size}.")
-    from pac.envs.world import load
+    from pac.envs.base import load
 
     return load(family)(task, cameras, image_size, max_steps, render_mode)
 
@@ -51,9 +51,9 @@ def spec(task: str, *, cameras: Sequence[str] = (), max_steps: int | None = None
 
 @functools.cache
 def _gym_spec(task: str, max_steps: int | None) -> TaskSpec:
-    world = make(task, max_steps=max_steps)
-    world.close()
-    return world.task
+    env = make(task, max_steps=max_steps)
+    env.close()
+    return env.task
 
 
 def episode_seed(task: str, seed: int, index: int) -> int:

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from pac.envs.rendering import MujocoPictures, no_gl
+from pac.envs.rendering import MujocoCameras, no_gl
 
 with no_gl():
     from dm_control import suite
 
+from pac.envs.base import Environment, StepResult
 from pac.envs.tasks import static_spec
-from pac.envs.world import Moment, World
 from pac.types import TaskSpec
 
 
-class ControlWorld(MujocoPictures, World):
+class ControlEnvironment(MujocoCameras, Environment):
     """A suite task. Its observations are flattened in the suite's own order; the time limit truncates, and what the
     suite ends with discount 0 is terminated.
     """
@@ -38,10 +38,12 @@ class ControlWorld(MujocoPictures, World):
         self._scene_changed()
         return state
 
-    def _advance(self, action: np.ndarray) -> Moment:
+    def _advance(self, action: np.ndarray) -> StepResult:
         step = self.simulator.step(action)
         over = step.last()
-        return Moment(_flat(step.observation), step.reward, over and step.discount == 0, over and step.discount != 0)
+        return StepResult(
+            _flat(step.observation), step.reward, over and step.discount == 0, over and step.discount != 0
+        )
 
 
 def _flat(observation: dict[str, np.ndarray]) -> np.ndarray:

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict
 
+from pac.envs.base import Environment, StepResult
 from pac.envs.rendering import find_gl, no_gl
 from pac.envs.tasks import instruction
-from pac.envs.world import Moment, World
 from pac.types import TaskSpec
 
 _SUCCESS = ("is_success", "success")  # names in `info` that other libraries use
 
 
-class GymWorld(World):
+class GymEnvironment(Environment):
     """A Gymnasium environment as its makers registered it, their TimeLimit included."""
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
@@ -53,13 +53,13 @@ class GymWorld(World):
         observation, _ = self.simulator.reset(seed=seed)
         return _flat(self.simulator.observation_space, observation)
 
-    def _advance(self, action: np.ndarray) -> Moment:
+    def _advance(self, action: np.ndarray) -> StepResult:
         space = self.simulator.action_space
         observation, reward, terminated, truncated, info = self.simulator.step(
             action.astype(space.dtype).reshape(space.shape)
         )
         success = bool(max(info.get(name, 0) for name in _SUCCESS)) if self.task.has_success else None
-        return Moment(
+        return StepResult(
             _flat(self.simulator.observation_space, observation),
             float(reward),
             bool(terminated),
@@ -67,7 +67,7 @@ class GymWorld(World):
             success,
         )
 
-    def _open_pictures(self, with_frames: bool) -> None:
+    def _open_cameras(self, with_frames: bool) -> None:
         try:
             self.simulator.reset(seed=0)
             self.simulator.render()
@@ -76,13 +76,13 @@ class GymWorld(World):
                 f"{self.task.name} cannot draw itself: {error}. Make it without cameras, or mend that."
             ) from error
 
-    def _picture(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
         """What the environment draws of itself, shrunk to size by averaging."""
         frame = torch.from_numpy(np.ascontiguousarray(self.simulator.render())).permute(2, 0, 1)[None].float()
         small = torch.nn.functional.interpolate(frame, size or self._image_size, mode="area")
         return small[0].permute(1, 2, 0).round().to(torch.uint8).contiguous().numpy()
 
-    def _close_pictures(self) -> None:
+    def _close_cameras(self) -> None:
         self.simulator.close()
 
 

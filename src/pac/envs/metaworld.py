@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from pac.envs.rendering import MujocoPictures, no_gl
+from pac.envs.rendering import MujocoCameras, no_gl
 
 with no_gl():
     import gymnasium
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
+from pac.envs.base import Environment, StepResult
 from pac.envs.tasks import static_spec
-from pac.envs.world import Moment, World
 from pac.types import TaskSpec
 
 _NOW = ("hand.x", "hand.y", "hand.z", "gripper")
@@ -18,7 +18,7 @@ _STATE = (*_NOW, *_OBJECTS)
 STATE_NAMES = (*_STATE, *(f"previous.{name}" for name in _STATE), "goal.x", "goal.y", "goal.z")
 
 
-class MetaWorld(MujocoPictures, World):
+class MetaWorldEnvironment(MujocoCameras, Environment):
     """A Meta-World task. It says success at every step and goes on: only the time limit ends an episode."""
 
     upside_down = ("corner", "corner2", "corner3", "corner4")
@@ -40,9 +40,9 @@ class MetaWorld(MujocoPictures, World):
         self._scene_changed()
         return state.astype(np.float32)
 
-    def _advance(self, action: np.ndarray) -> Moment:
+    def _advance(self, action: np.ndarray) -> StepResult:
         state, reward, _, _, info = self.simulator.step(action)
-        return Moment(state.astype(np.float32), reward, False, False, bool(info["success"]))
+        return StepResult(state.astype(np.float32), reward, False, False, bool(info["success"]))
 
 
 def _show_goal(env: "gymnasium.Env[np.ndarray, np.ndarray]") -> None:

@@ -168,7 +168,7 @@ def _close_all() -> None:
         renderer.close()
 
 
-class MujocoPictures:
+class MujocoCameras:
     """The part of a MuJoCo world that draws it."""
 
     upside_down: tuple[str, ...] = ()  # cameras that hang the wrong way up
@@ -177,7 +177,7 @@ class MujocoPictures:
     _image_size: tuple[int, int]
     _renderer: Renderer | None = None
 
-    def _open_pictures(self, with_frames: bool) -> None:
+    def _open_cameras(self, with_frames: bool) -> None:
         height, width = self._image_size
         size = (max(height, FRAME[0]), max(width, FRAME[1])) if with_frames else (height, width)
         self._renderer = Renderer(self._model, *size)
@@ -186,12 +186,12 @@ class MujocoPictures:
         if self._renderer is not None:
             self._renderer.upload_terrain()
 
-    def _picture(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
         assert self._renderer is not None
         picture = self._renderer.draw(self._data, camera, *(size or self._image_size))
         return np.ascontiguousarray(picture[::-1, ::-1]) if camera in self.upside_down else picture
 
-    def _close_pictures(self) -> None:
+    def _close_cameras(self) -> None:
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None

@@ -10,24 +10,24 @@ import torch
 from rich.console import Console
 
 from pac import policy
-from pac.collect import Folder, Settings, collect, folder_name
-from pac.evaluate.plan import Contestant
-from pac.evaluate.play import key
-from pac.evaluate.records import Journal, Record, record
-from pac.evaluate.report import Report, Request
+from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name
+from pac.evaluation.plan import Actor
+from pac.evaluation.play import key
+from pac.evaluation.records import EpisodeRecord, Journal, record
+from pac.evaluation.report import EvaluationReport, EvaluationRequest
 from pac.improve import data
-from pac.improve.record import ImproveFolder
+from pac.improve.folder import ImproveFolder
+from pac.improve.messages import names, plural, say
 from pac.improve.settings import SEEDS, Recipe
-from pac.improve.telling import names, plural, say
 from pac.policy import Policy
-from pac.rollout import Crew, jobs_of, rollout
+from pac.rollout import PersistentWorkers, make_jobs, rollout
 
 
 class Acting:
     """Acts in all rounds, with weights loaded into the same memory."""
 
     def __init__(
-        self, recipe: Recipe, folder: ImproveFolder, console: Console, crew: Crew, device: torch.device
+        self, recipe: Recipe, folder: ImproveFolder, console: Console, crew: PersistentWorkers, device: torch.device
     ) -> None:
         self.recipe, self.folder, self.console, self.device = recipe, folder, console, device
         self.improve, self.evaluation = recipe.improve, recipe.plain().evaluation
@@ -54,7 +54,10 @@ class Acting:
         same: dict[str, Any] = {"behaviours": (collector,), "weights": (1.0,), "cameras": cameras, **self.episode}
         same["seed"] = (1 + settings.seed) * SEEDS + number
         place = self.folder.round_path(number) / "data"
-        folders = [Folder(place / folder_name(task), Settings(task=task, **same)) for task in settings.tasks]
+        folders = [
+            CollectionFolder(place / folder_name(task), CollectionSettings(task=task, **same))
+            for task in settings.tasks
+        ]
         collect(folders, actor, episodes, console=self.console, **self.workers)
         made = []
         for folder in folders:
@@ -62,12 +65,12 @@ class Acting:
             made.append(entry | {"made_by": collector} | data.stamp(folder.path))
         return made
 
-    def play(self, checkpoint: str, label: str, file: Path) -> list[Record]:
+    def play(self, checkpoint: str, label: str, file: Path) -> list[EpisodeRecord]:
         """Trials of a checkpoint, as `pac evaluate --json` keeps them; those in the file are not made again."""
         tasks, sampling = self.improve.all_tasks, self.evaluation.sampling
         text = str(self.folder.place(checkpoint))
-        actor = Contestant(label=label, text=text, is_checkpoint=True, sampling=sampling, best_of=1)
-        request = Request(
+        actor = Actor(label=label, text=text, is_checkpoint=True, sampling=sampling, best_of=1)
+        request = EvaluationRequest(
             actor=(f"{label}={checkpoint}",),
             tasks=tasks,
             trials=self.improve.trials,
@@ -76,9 +79,9 @@ class Acting:
             max_steps=self.improve.max_steps,
             stop_at_success=self.improve.stop_at_success,
         )
-        report = Report(request, [actor], tasks)
+        report = EvaluationReport(request, [actor], tasks)
         report.settings["actors"][label]["checkpoint"] = checkpoint  # folders may move
-        jobs = jobs_of(tasks, request.trials, seed=request.seed)
+        jobs = make_jobs(tasks, request.trials, seed=request.seed)
         with Journal(file, report.settings) as journal:
             todo = [job for job in jobs if key(label, job) not in journal.records]
             if todo:
@@ -92,7 +95,7 @@ class Acting:
     def _load(self, checkpoint: str, sampling: str) -> Policy:
         """A checkpoint's policy, in the memory of the one before it if it is of the same shape."""
         place = self.folder.place(checkpoint)
-        if self.policy is None or not self.policy.become(place, checkpoint):
+        if self.policy is None or not self.policy.reload_weights(place, checkpoint):
             self.policy = policy.load(place, device=str(self.device), name=checkpoint)
         self.policy.sampling = sampling  # type: ignore[assignment]
         return self.policy

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.episodes import STATE, TERMINATED, Dataset, read_committed, scale_of, verify
-from pac.data.joined import open_part, pool_statistics
+from pac.data.concat import open_part, pool_statistics
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.data.relabel import reward_column
+from pac.data.store import STATE, TERMINATED, Dataset, read_committed, scale_of, verify
 from pac.improve.settings import Recipe
-from pac.policy import Robot
+from pac.policy import EmbodimentStats
 from pac.recipe import RunConfig
-from pac.train import Run
+from pac.training.trainer import Trainer
 
 GROUP = "collected"
 
@@ -55,7 +55,7 @@ def collected_groups(recipe: Recipe, folder: Path, paths: Sequence[str]) -> list
 # ------------------------------------------------------------------------------------------------------- statistics
 
 
-def share_statistics(mixture: Mixture, known: Sequence[Robot]) -> Mixture:
+def share_statistics(mixture: Mixture, known: Sequence[EmbodimentStats]) -> Mixture:
     """Give all data of a robot at a task the same centre and scale: those that `known` checkpoints were trained with,
     else those of all its data together. What the recipe itself says is left alone.
     """
@@ -81,7 +81,7 @@ def share_statistics(mixture: Mixture, known: Sequence[Robot]) -> Mixture:
     return dataclasses.replace(mixture, groups=tuple(groups))
 
 
-def _numbers(cluster: dict[str, Any], known: Sequence[Robot]) -> dict[str, tuple[float, ...]]:
+def _numbers(cluster: dict[str, Any], known: Sequence[EmbodimentStats]) -> dict[str, tuple[float, ...]]:
     for robot in known:
         sizes = (len(robot.proprio_centre), len(robot.action_low))
         if sizes == cluster["sizes"] and cluster["texts"] & set(robot.instructions):
@@ -151,7 +151,7 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
     return value_max / largest * (1.0 if once else 1 - discount)
 
 
-def check_values(run: Run) -> list[str]:
+def check_values(run: Trainer) -> list[str]:
     """What to say of rewards whose values do not fit the bins; raises if none would be learned."""
     low, high = run.model_config.value_min, run.model_config.value_max
     scale, notes = float(run.objective.reward_scale or 1.0), []

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pac.evaluate.compare import Pairs, pair
-from pac.evaluate.records import Record
-from pac.evaluate.summary import summarise
-from pac.intervals import Interval, paired_difference, stratified_mean
+from pac.evaluation.compare import Pairs, pair
+from pac.evaluation.intervals import Interval, paired_difference, stratified_mean
+from pac.evaluation.records import EpisodeRecord
+from pac.evaluation.summary import summarise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class Verdict:
 
 
 def judge(
-    new: Sequence[Record],
-    old: Sequence[Record],
+    new: Sequence[EpisodeRecord],
+    old: Sequence[EpisodeRecord],
     scopes: Mapping[str, Sequence[str]],  # "targets" and "others": their tasks; each is judged by itself, pooled
     *,
     experts: Mapping[str, float],
@@ -58,7 +58,7 @@ def compare_pairs(pairs: Pairs, experts: Mapping[str, float]) -> tuple[float, In
     return float(np.mean([step.mean() for step in steps])), stratified_mean(steps)
 
 
-def scores(task: str, group: Sequence[tuple[Record, Record]], experts: Mapping[str, float]) -> np.ndarray:
+def scores(task: str, group: Sequence[tuple[EpisodeRecord, EpisodeRecord]], experts: Mapping[str, float]) -> np.ndarray:
     """Differences of score of one task's pairs."""
     if all(a.success is not None and b.success is not None for a, b in group):
         return np.array([float(bool(a.success)) - float(bool(b.success)) for a, b in group])
@@ -66,7 +66,9 @@ def scores(task: str, group: Sequence[tuple[Record, Record]], experts: Mapping[s
     return np.array([(a.total - b.total) / reference for a, b in group])
 
 
-def shares(records: Sequence[Record], tasks: Sequence[str], experts: Mapping[str, float]) -> dict[str, float | None]:
+def shares(
+    records: Sequence[EpisodeRecord], tasks: Sequence[str], experts: Mapping[str, float]
+) -> dict[str, float | None]:
     """Of each task: mean success, or mean return over the expert's; None where neither is known."""
     rows = summarise(records).tasks
     found: dict[str, float | None] = {}
@@ -79,6 +81,8 @@ def shares(records: Sequence[Record], tasks: Sequence[str], experts: Mapping[str
     return found
 
 
-def mastered(records: Sequence[Record], tasks: Sequence[str], experts: Mapping[str, float], mastery: float) -> bool:
+def mastered(
+    records: Sequence[EpisodeRecord], tasks: Sequence[str], experts: Mapping[str, float], mastery: float
+) -> bool:
     """Whether the mean of every task reaches the share; a task whose share is not known never does."""
     return all(share is not None and share >= mastery for share in shares(records, tasks, experts).values())

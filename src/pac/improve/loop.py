@@ -14,38 +14,38 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from pac.distributed import World
 from pac.envs import spec as task_spec
-from pac.evaluate import experts as expert_table
-from pac.evaluate import summarise
-from pac.evaluate.records import Record, finite, read
+from pac.evaluation import experts as expert_table
+from pac.evaluation import summarise
+from pac.evaluation.records import EpisodeRecord, finite, read
 from pac.improve import data, gate
 from pac.improve.acting import Acting
-from pac.improve.record import INBOX, START, ImproveFolder
+from pac.improve.folder import INBOX, START, ImproveFolder
+from pac.improve.messages import names, plural, say, say_result
 from pac.improve.settings import MOST_ROUNDS, Recipe
 from pac.improve.stopping import StoppedError
-from pac.improve.telling import names, plural, say, say_result
-from pac.ingredients import choose_device, collect_data
 from pac.model.pretrained import load_config
-from pac.policy import Interface
+from pac.policy import PolicyMetadata
 from pac.recipe import RunConfig
-from pac.rollout import Crew
-from pac.run import CONFIG, RunDirectory
-from pac.train import Run
+from pac.rollout import PersistentWorkers
+from pac.training.distributed import ProcessGroup
+from pac.training.run_dir import CONFIG, RunDirectory
+from pac.training.setup import choose_device, collect_data
+from pac.training.trainer import Trainer
 
 
 class Loop:
     """An improvement in its folder."""
 
-    def __init__(self, recipe: Recipe, folder: ImproveFolder, console: Console, crew: Crew) -> None:
+    def __init__(self, recipe: Recipe, folder: ImproveFolder, console: Console, crew: PersistentWorkers) -> None:
         self.recipe, self.folder, self.console = recipe, folder, console
         self.improve, self.plain = recipe.improve, recipe.plain()
-        self.world = World(device=choose_device(self.plain.machine.device))
+        self.processes = ProcessGroup(device=choose_device(self.plain.machine.device))
         whole = self.improve.max_steps is None and not self.improve.stop_at_success
         table = expert_table.load() if whole else {}
         self.experts = {task: table[task].mean for task in self.improve.all_tasks if task in table}
-        self.run: Run | None = None  # of the round before: the next takes over its model and captured update
-        self.acting = Acting(recipe, folder, console, crew, self.world.device)
+        self.run: Trainer | None = None  # of the round before: the next takes over its model and captured update
+        self.acting = Acting(recipe, folder, console, crew, self.processes.device)
 
     def go(self) -> str:
         """Rounds until all is learned, the budget is spent, or there is no data to go on with."""
@@ -103,7 +103,9 @@ class Loop:
         start = self._start
         collector = None
         if self.improve.collect == "policy":
-            knows = start is not None and self._knows(Interface.from_json(load_config(self.folder.place(start)), start))
+            knows = start is not None and self._knows(
+                PolicyMetadata.from_json(load_config(self.folder.place(start)), start)
+            )
             collector = start if knows else self.improve.first
             if collector is None and (start is not None or not self.recipe.has_data):
                 raise ValueError(
@@ -114,14 +116,14 @@ class Loop:
         self.folder.write_round(plan)
         return plan
 
-    def _knows(self, interface: Interface) -> bool:
+    def _knows(self, interface: PolicyMetadata) -> bool:
         try:
             self._check_known(interface)
         except ValueError:
             return False
         return True
 
-    def _check_known(self, interface: Interface) -> None:
+    def _check_known(self, interface: PolicyMetadata) -> None:
         """Raise unless a policy with this training could act in every task."""
         for task in self.improve.all_tasks:
             interface.robot(task_spec(task, cameras=tuple(interface.cameras), max_steps=self.improve.max_steps))
@@ -164,7 +166,7 @@ class Loop:
             directory = RunDirectory(self.folder.round_path(number) / "train")
             begun = directory.is_run()
             directory.open(resume=begun, overwrite=False)
-            self.run = run = Run(config, directory, self.world, reuse=self.run)
+            self.run = run = Trainer(config, directory, self.processes, reuse=self.run)
             self._check_known(run.interface)
             for note in data.check_values(run) if config.objective.critic != "none" else []:
                 self.console.print(f"[bold red]{escape(note)}")
@@ -191,7 +193,7 @@ class Loop:
         place = None if start is None else self.folder.place(start)
         known = []
         if place is not None and self.improve.statistics == "first":
-            known = list(Interface.from_json(load_config(place), place).robots)
+            known = list(PolicyMetadata.from_json(load_config(place), place).robots)
         groups = data.collected_groups(self.recipe, self.folder.path, paths)
         config = self.recipe.config(
             groups,
@@ -221,13 +223,13 @@ class Loop:
         start = self.plain.start
         if start is None or self.folder.rounds:
             return
-        if not self._knows(Interface.from_json(load_config(self.folder.place(start)), start)):
+        if not self._knows(PolicyMetadata.from_json(load_config(self.folder.place(start)), start)):
             self.console.print(f"{escape(start)} does not know all tasks: round 0 has nothing to be compared with.")
             return
         self.console.print(f"start: tries {escape(start)}.")
         self.acting.play(start, "start", self.folder.path / START / "evaluation.json")
 
-    def _try_round(self, plan: dict[str, Any]) -> tuple[list[Record], dict[str, Any]]:
+    def _try_round(self, plan: dict[str, Any]) -> tuple[list[EpisodeRecord], dict[str, Any]]:
         number = plan["round"]
         with self._phase(plan, "evaluate"):
             say(
@@ -247,13 +249,13 @@ class Loop:
     def _evaluation_file(self, number: int) -> Path:
         return self.folder.round_path(number) / "evaluation.json"
 
-    def _promoted_records(self) -> list[Record]:
+    def _promoted_records(self) -> list[EpisodeRecord]:
         """Trials of what the next round must keep up with."""
         promoted = self.folder.promoted
         file = self.folder.path / (f"{START}/evaluation.json" if promoted is None else promoted["evaluation"])
         return read(file)[1] if file.is_file() else []
 
-    def _judge(self, records: list[Record]) -> gate.Verdict:
+    def _judge(self, records: list[EpisodeRecord]) -> gate.Verdict:
         best = self._promoted_records()
         if not best:
             return gate.Verdict(promoted=True, reason="the first: nothing to be compared with")

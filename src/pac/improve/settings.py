@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pac.behaviours import make as make_behaviour
-from pac.config import check_types
-from pac.evaluate.plan import expand_tasks
+from pac.config import check_duration, check_types
+from pac.evaluation.plan import expand_tasks
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
-from pac.sections import check_duration
 from pac.types import Sampling
 
 MOST_ROUNDS = 10_000  # seeds of rounds lie between those of runs

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from pac.config import ModelConfig
+from pac.model.attention import Attention, full_precision
+from pac.model.config import ModelConfig
 from pac.model.encoders import MultiScaleEncoder, number_encoder
-from pac.model.exact import exact_product
-from pac.model.perceiver import Attention, full_precision
+from pac.model.kernels.split import split_bf16_matmul
 
 
 class Decoder(nn.Module):
@@ -32,7 +32,7 @@ class Decoder(nn.Module):
         # bfloat16 would round a logit of 8 by 0.03, and so a value by as much as one action is worth more than another.
         with full_precision(read):
             if read.is_cuda and read.dtype == torch.bfloat16:
-                return exact_product(read, self.head.weight.float()) + self.head.bias.float()
+                return split_bf16_matmul(read, self.head.weight.float()) + self.head.bias.float()
             return F.linear(read.float(), self.head.weight.float(), self.head.bias.float())
 
 

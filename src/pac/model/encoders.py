@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from pac.config import ModelConfig
+from pac.model.config import ModelConfig
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 from pac.types import Observation
 
@@ -96,7 +96,7 @@ def number_tokens(
     return Tokens(encoder(values) + positions, mask)
 
 
-PICTURE_STD = 0.05
+IMAGE_STD = 0.05
 
 
 class ImageEncoder(nn.Module):
@@ -119,7 +119,7 @@ class ImageEncoder(nn.Module):
         for section in self.sections:
             features = section(features)
         tokens = self.project(F.relu(features).flatten(2).transpose(1, 2))
-        return F.layer_norm(tokens, tokens.shape[-1:]) * PICTURE_STD
+        return F.layer_norm(tokens, tokens.shape[-1:]) * IMAGE_STD
 
 
 class Section(nn.Module):
@@ -169,8 +169,8 @@ class InputEncoder(nn.Module):
         )
         groups = [
             self.proprio_tokens(observation, proprio),
-            self.picture_tokens(observation.images, observation.camera_slots, observation.camera_mask, cameras),
-            self.picture_tokens(observation.goal_images, observation.goal_slots, observation.goal_mask, goals),
+            self.image_tokens(observation.images, observation.camera_slots, observation.camera_mask, cameras),
+            self.image_tokens(observation.goal_images, observation.goal_slots, observation.goal_mask, goals),
             self.text_tokens(observation, text),
         ]
         return [group for group in groups if group.mask.shape[1]]
@@ -184,7 +184,7 @@ class InputEncoder(nn.Module):
         used = positions[: values.shape[1] * self.config.num_gains]
         return number_tokens(self.proprio, values, observation.proprio_mask, used)
 
-    def picture_tokens(
+    def image_tokens(
         self,
         pictures: UInt8[Tensor, "batch picture rows columns 3"],
         slots: Int64[Tensor, "batch picture"],

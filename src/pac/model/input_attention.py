@@ -22,20 +22,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from pac.config import ModelConfig
-from pac.model.perceiver import MLP, Attention, full_precision, in_stream, roomy
+from pac.model.attention import MLP, Attention, cast_residual, full_precision, has_large_smem
+from pac.model.config import ModelConfig
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 
 KERNELS = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it; a benchmark may turn them off
 if KERNELS:
-    from pac.model import scalar_kernels
+    from pac.model.kernels import scalar as scalar_kernels
 
 TABLES_PAY = 150  # nano 32, micro 96: projecting is faster (docs/log.md); tiny 192, XXS 768
 NOTHING = -1e30  # log of no attention at all: finite, so that differences of two such are not NaN
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class AttentionResult:
     """What latents read in some of the tokens, and the log of those tokens' unnormalised attention."""
 
     value: Float[Tensor, "batch query head width"]
@@ -66,11 +66,11 @@ class InputAttention(nn.Module):
             groups = [group.dense() for group in groups]
         scalars = [group for group in groups if isinstance(group, ScalarTokens)]
         dense = [group for group in groups if isinstance(group, Tokens)]
-        read = self._read(latents, scalars, dense) if scalars else self._read_dense(latents, dense, num_rows)
-        latents = in_stream(latents + read) if self.fast else latents + read
+        read = self._attend(latents, scalars, dense) if scalars else self._attend_dense(latents, dense, num_rows)
+        latents = cast_residual(latents + read) if self.fast else latents + read
         return latents + self.mlp(self.mlp_norm(latents))
 
-    def _read_dense(
+    def _attend_dense(
         self, latents: Float[Tensor, "latent width"], groups: Sequence[Tokens], num_rows: int
     ) -> Float[Tensor, "batch latent width"]:
         """Attention as everyone writes it."""
@@ -81,14 +81,14 @@ class InputAttention(nn.Module):
             self.query_norm(latents)[None], self.source_norm(torch.cat(source, 1)), torch.cat(mask, 1)
         )
 
-    def _read(
+    def _attend(
         self, latents: Float[Tensor, "latent width"], scalars: Sequence[ScalarTokens], dense: Sequence[Tokens]
     ) -> Float[Tensor, "batch latent width"]:
         probe, shift = make_probe(self.query_norm(latents), self.attention)
-        readings = [read_scalars(group, probe, shift, self.source_norm, self.attention) for group in scalars]
+        readings = [attend_to_scalars(group, probe, shift, self.source_norm, self.attention) for group in scalars]
         if dense:
             tokens = Tokens(torch.cat([g.embedding for g in dense], 1), torch.cat([g.mask for g in dense], 1))
-            readings.append(read_tokens(tokens, probe, shift, self.source_norm, self.attention))
+            readings.append(attend_tokens(tokens, probe, shift, self.source_norm, self.attention))
         return self.attention.out(merge(readings).flatten(2))
 
 
@@ -104,13 +104,13 @@ def make_probe(
         return heads @ key, (heads @ bias)[..., 0]
 
 
-def read_tokens(
+def attend_tokens(
     tokens: Tokens,
     probe: Float[Tensor, "head query token_width"],
     shift: Float[Tensor, "head query"],
     norm: nn.LayerNorm,
     attention: Attention,
-) -> Reading:
+) -> AttentionResult:
     """Tokens of any kind: scores from the probe, values projected one by one."""
     extra = -tokens.mask.shape[1] % 8 if tokens.mask.is_cuda else 0  # GPUs multiply by eights
     embedding, mask = F.pad(tokens.embedding, (0, 0, 0, extra)), F.pad(tokens.mask, (0, extra))[:, None, None]
@@ -121,16 +121,16 @@ def read_tokens(
     log_mass = score.logsumexp(-1, keepdim=True)
     weight = (score - log_mass).exp() * mask  # a row without any token reads nothing, not an average of padding
     read = weight.to(value.dtype) @ value
-    return Reading(read.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
+    return AttentionResult(read.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
 
 
-def read_scalars(
+def attend_to_scalars(
     tokens: ScalarTokens,
     probe: Float[Tensor, "head query token_width"],
     shift: Float[Tensor, "head query"],
     norm: nn.LayerNorm,
     attention: Attention,
-) -> Reading:
+) -> AttentionResult:
     """Numbers: everything that depends on the width of a token is computed once, not once a row."""
     heads = (attention.num_heads, -1)
     with full_precision(probe):
@@ -150,11 +150,13 @@ def read_scalars(
     read, log_mass = attend(scale, scalar, *tables)
     some = tokens.mask.any(-1)[:, None, None, None]
     log_mass = (log_mass + shift[:, None]).permute(1, 2, 0)
-    return Reading(read.permute(1, 2, 0, 3) + constant * some, log_mass)
+    return AttentionResult(read.permute(1, 2, 0, 3) + constant * some, log_mass)
 
 
 def use_kernels(like: Tensor) -> bool:
-    return KERNELS and like.is_cuda and like.dtype in (torch.bfloat16, torch.float32) and roomy(like.device.index)
+    return (
+        KERNELS and like.is_cuda and like.dtype in (torch.bfloat16, torch.float32) and has_large_smem(like.device.index)
+    )
 
 
 def norm_scale(
@@ -169,7 +171,7 @@ def norm_scale(
     return (variance.clamp(min=0) + eps).rsqrt()  # where the terms cancel, rounding may leave less than 0
 
 
-def merge(readings: Sequence[Reading]) -> Float[Tensor, "batch query head width"]:
+def merge(readings: Sequence[AttentionResult]) -> Float[Tensor, "batch query head width"]:
     """One softmax over all tokens from softmaxes over some: each counts by its share of the mass."""
     if len(readings) == 1:
         return readings[0].value
@@ -215,7 +217,7 @@ class ScalarAttention(torch.autograd.Function):
         scale, scalar, a, b, direction_value, offset_value, weight, drift, read, log_mass = ctx.saved_tensors
         grad_read, grad_mass = gradients[0].to(read.dtype), gradients[1]
         flat = grad_read.flatten(1, 2)
-        given = Backward(
+        given = ScalarBackward(
             scale[None, :, None],
             scalar[None, :, None],
             a[:, None, :, None],
@@ -239,7 +241,7 @@ def masked_scores(s: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Backward:
+class ScalarBackward:
     """The sums of the backward pass, over arrays that broadcast to (head, batch, query, token).
 
     Each sum takes the axes in an order of its own. In the same order the compiler would see common parts, such as the

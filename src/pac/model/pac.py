@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from pac.config import ModelConfig
+from pac.model.attention import LatentBlock
+from pac.model.config import ModelConfig
 from pac.model.decoders import ActionQueries, LearnedQueries
 from pac.model.encoders import InputEncoder, MultiScaleEncoder, number_encoder, number_tokens
 from pac.model.input_attention import InputAttention
-from pac.model.perceiver import Block
 from pac.model.pretrained import load_config, load_weights, save_pretrained
 from pac.model.tokens import AnyTokens
 from pac.types import Observation, expect_shape
@@ -58,7 +58,7 @@ class PAC(nn.Module):
         self.inputs = InputEncoder(config)
         self.latents = nn.Parameter(torch.empty(config.num_latents, config.latent_width))
         self.read = InputAttention(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_blocks))
+        self.blocks = nn.ModuleList(LatentBlock(config) for _ in range(config.num_blocks))
         self.policy = LearnedQueries(config, config.num_actions, config.num_action_bins)
         if config.q_head:
             self.q = ActionInput(config) if config.action_as == "input" else ActionQueries(config)
@@ -81,7 +81,7 @@ class PAC(nn.Module):
 
     def encode(self, observation: Observation) -> Encoded:
         tokens = tuple(self.inputs(observation))
-        latents = self._think(tokens, len(observation.proprio))
+        latents = self._latent_blocks(tokens, len(observation.proprio))
         return Encoded(latents, tokens if self.config.action_as == "input" else ())
 
     def policy_logits(self, encoded: Encoded, num_actions: int | None = None) -> Float[Tensor, "batch action bins"]:
@@ -111,14 +111,14 @@ class PAC(nn.Module):
         samples = actions.shape[1]
         row = torch.arange(rows, device=actions.device).repeat_interleave(samples)
         action_tokens = self.q.tokens(actions.flatten(0, 1), mask[row])
-        latents = self._think((*encoded.rows(row).tokens, action_tokens), rows * samples)
+        latents = self._latent_blocks((*encoded.rows(row).tokens, action_tokens), rows * samples)
         return self.q.value(latents).view(rows, samples, -1)
 
     def v_logits(self, encoded: Encoded) -> Float[Tensor, "batch bins"]:
         self._check_head("v_head")
         return self.v(encoded.latents)[:, 0]
 
-    def _think(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
+    def _latent_blocks(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
         latents: Tensor = self.read(self.latents, tokens, num_rows)
         for block in self.blocks:
             latents = block(latents)

@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pac.config import ModelConfig, override
+from pac.config import override
+from pac.model.config import ModelConfig
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 HEADS = ("q", "v", "behaviour")  # what an objective may need and another leave out, as the model names them

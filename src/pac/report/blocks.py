@@ -16,17 +16,18 @@ from typing import Any
 
 import torch
 
-from pac.config import model_config, suggest
-from pac.evaluate import Estimate, Record, Summary, best, summarise, warnings
-from pac.evaluate.experts import load as load_experts
-from pac.evaluate.plan import SHOWS
-from pac.evaluate.records import by_actor
-from pac.evaluate.summary import ALL
-from pac.evaluate.tables import METRICS, Cell, Grid, grids, markdown, show
+from pac.config import suggest
+from pac.evaluation import EpisodeRecord, Estimate, Summary, best, summarise, warnings
+from pac.evaluation.experts import load as load_experts
+from pac.evaluation.plan import SHOWS
+from pac.evaluation.records import by_actor
+from pac.evaluation.summary import ALL
+from pac.evaluation.tables import METRICS, Cell, Grid, grids, markdown, show
 from pac.model import PAC
+from pac.model.config import model_config
 from pac.model.pac import count_parameters
 from pac.report import charts
-from pac.report.groups import Contest, split_seed
+from pac.report.groups import ComparisonGroup, split_seed
 
 UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
 HOUSE = ("filtered BC", "BC+Q", "PAC", "PAC+V", "the data", "alpha-PAC")  # have the same colour in every drawing
@@ -34,7 +35,7 @@ MOST_PANELS = 9  # a drawing of more tasks shows what pools them alone
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class PageBlock:
     """What stands between the marks, and the files it shows."""
 
     text: str
@@ -61,7 +62,7 @@ class Trials:
     """Rows of a study, of several, or of an evaluation: settings, or methods, each with its seeds."""
 
     documents: list[dict[str, Any]]
-    members: dict[str, dict[int | None, list[Record]]]  # row -> seed of the training -> trials
+    members: dict[str, dict[int | None, list[EpisodeRecord]]]  # row -> seed of the training -> trials
     experts: dict[str, float]
 
     @functools.cached_property
@@ -85,7 +86,7 @@ class Trials:
     def of_seed(self, seed: int | None, domain: str) -> dict[str, Summary]:
         return self._summaries({row: parts.get(seed, []) for row, parts in self.members.items()}, domain)
 
-    def _summaries(self, rows: Mapping[str, Sequence[Record]], domain: str | None) -> dict[str, Summary]:
+    def _summaries(self, rows: Mapping[str, Sequence[EpisodeRecord]], domain: str | None) -> dict[str, Summary]:
         kept = {
             row: [e for e in part if domain is None or e.task in self.domains[domain]] for row, part in rows.items()
         }
@@ -95,14 +96,14 @@ class Trials:
     def seeds(self) -> list[int | None]:
         return list(dict.fromkeys(seed for parts in self.members.values() for seed in parts))
 
-    def contest(self, domain: str) -> Contest:
+    def contest(self, domain: str) -> ComparisonGroup:
         """For the differences of pairs."""
-        members: dict[str, dict[str, list[Record]]] = {}
+        members: dict[str, dict[str, list[EpisodeRecord]]] = {}
         for row, parts in self.members.items():
             for seed, part in parts.items():
                 if kept := [entry for entry in part if entry.task in self.domains[domain]]:
                     members.setdefault(row, {})[f"seed {seed}"] = kept
-        return Contest(rules="", members=members, experts=self.experts, notes=[])
+        return ComparisonGroup(rules="", members=members, experts=self.experts, notes=[])
 
     def training(self, row: str) -> str:
         """Of what a row is: samples of a policy, and a policy under one kind of goals, were trained as the policy."""
@@ -138,14 +139,14 @@ def read_trials(paths: Sequence[Path], tasks: Sequence[str] = (), measure: Path 
     """
     documents, members, experts = (
         list[dict[str, Any]](),
-        dict[str, dict[int | None, list[Record]]](),
+        dict[str, dict[int | None, list[EpisodeRecord]]](),
         dict[str, float](),
     )
     rules: dict[str, Any] = {}
     for path in paths:
         document = read_json(path)
         try:
-            records = [Record.from_json(trial) for trial in document["trials"]]
+            records = [EpisodeRecord.from_json(trial) for trial in document["trials"]]
             played = list(dict.fromkeys(entry.task for entry in records))
             wanted = [task for task in played if not tasks or any(fnmatchcase(task, name) for name in tasks)]
             document = _of_tasks(document, wanted) if tasks else document
@@ -172,7 +173,7 @@ def read_trials(paths: Sequence[Path], tasks: Sequence[str] = (), measure: Path 
             raise ValueError(f"{path}: expected trials under the rules of {paths[0]}, {rules}, found {found}.")
         if other := [task for task, mean in known.items() if experts.setdefault(task, mean) != mean]:
             raise ValueError(f"{path}: expected the experts of the files before it, found another of {other[0]}.")
-        rows = dict[str, dict[int | None, list[Record]]]()
+        rows = dict[str, dict[int | None, list[EpisodeRecord]]]()
         for label, part in by_actor(records).items():
             row, seed = split_seed(label)
             if seed in rows.setdefault(row, {}):
@@ -325,7 +326,7 @@ def _minutes(seconds: Sequence[float]) -> str:
     return f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
-def bars(found: Trials, name: str) -> Block:
+def bars(found: Trials, name: str) -> PageBlock:
     panels: list[tuple[str, tuple[str, int]]] = []
     for domain in found.domains:
         summaries = found.summaries(domain)
@@ -374,7 +375,7 @@ def panel(
     return title, charts.draw_bars(title, made, limits)
 
 
-def drawn(name: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> Block:
+def drawn(name: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> PageBlock:
     path, titles = f"plots/{name}.svg", ", ".join(title for title, _ in panels)
     words = f"Bars with 95% intervals, a dot a seed: {titles}"
-    return Block(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: charts.sheet(words, panels)})
+    return PageBlock(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: charts.sheet(words, panels)})

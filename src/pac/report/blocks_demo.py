@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pac.evaluate import Estimate, best
-from pac.evaluate.tables import Cell, Grid, markdown, show
-from pac.intervals import mean_interval, stratified_mean, wilson
-from pac.report.blocks import Block, drawn, panel, read_json
+from pac.evaluation import Estimate, best
+from pac.evaluation.intervals import mean_interval, stratified_mean, wilson
+from pac.evaluation.tables import Cell, Grid, markdown, show
+from pac.report.blocks import PageBlock, drawn, panel, read_json
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,7 +126,7 @@ def cost(found: Demo) -> str:
     )
 
 
-def bars(found: Demo, name: str) -> Block:
+def bars(found: Demo, name: str) -> PageBlock:
     every = {method: found.rows(found.scores(method)) for method in found.methods}
     each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
     panels = []

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from pac.evaluate import Estimate, Summary
-from pac.evaluate.compare import FEW_TRIALS
-from pac.evaluate.tables import METRICS, Cell, Grid, markdown, show
+from pac.evaluation import Estimate, Summary
+from pac.evaluation.compare import FEW_TRIALS
+from pac.evaluation.tables import METRICS, Cell, Grid, markdown, show
 from pac.report import charts
-from pac.report.blocks import UNITS, Block, Trials, read_json, read_trials
+from pac.report.blocks import UNITS, PageBlock, Trials, read_json, read_trials
 
 FINAL = "final.json"
 ENDS = {
@@ -255,7 +255,7 @@ def _before(settings: Mapping[str, Any], collect: Mapping[str, Any] | None) -> s
 # ------------------------------------------------------------------------------------------------------------- curves
 
 
-def curves(found: Sequence[Improvement], name: str) -> Block:
+def curves(found: Sequence[Improvement], name: str) -> PageBlock:
     """A panel a task. All percentages share an axis, so that panels compare."""
     every = [(one, task, _series(one, task)) for one in found for task in one.tasks]
     shares = [end for one, task, series in every if one.metric(task) != "return" for end in _ends(series)]
@@ -273,7 +273,7 @@ def curves(found: Sequence[Improvement], name: str) -> Block:
         "the promoted policy on other initial states."
     )
     image = f'<img src="{path}" alt="{html.escape(words)}">'
-    return Block(text=f"{image}\n\n{key}\n", files={path: charts.sheet(words, panels)})
+    return PageBlock(text=f"{image}\n\n{key}\n", files={path: charts.sheet(words, panels)})
 
 
 def _series(one: Improvement, task: str) -> list[charts.Series]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.look import COLOURS, SERIES
+from pac.report.html import COLOURS, SERIES
 
 WIDTH, HEIGHT = 360, 216
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 8, 32  # margins

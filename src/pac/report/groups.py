@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pac.evaluate import experts
-from pac.evaluate.compare import Difference, compare, warnings
-from pac.evaluate.plan import fingerprint
-from pac.evaluate.records import Record, by_actor
-from pac.evaluate.summary import Row, Summary, summarise
+from pac.evaluation import experts
+from pac.evaluation.compare import Difference, compare, warnings
+from pac.evaluation.plan import fingerprint
+from pac.evaluation.records import EpisodeRecord, by_actor
+from pac.evaluation.summary import Row, Summary, summarise
 from pac.model.pretrained import pretrained_folder
-from pac.report.sources import Evaluation, Run, table
+from pac.report.sources import Evaluation, LoadedRun, table
 
 # Settings in which the seeds of one method may differ: where things lie, and what does not change what is learned.
 IGNORED = ("seed", "start", "checkpoint", "evaluation", "machine", "collect.workers", "collect.seed")
@@ -51,12 +51,12 @@ def flatten(value: Any, name: str = "") -> dict[str, Any]:
     return merged
 
 
-def name_runs(runs: Sequence[Run]) -> dict[int, str]:
+def name_runs(runs: Sequence[LoadedRun]) -> dict[int, str]:
     """id of a run -> name of its group: its label, else its method, told apart by the settings that differ."""
     names = {id(run): run.label for run in runs if run.label}
     for method in dict.fromkeys(run.method for run in runs if not run.label):
         members = [run for run in runs if run.method == method and not run.label]
-        variants: dict[str, list[Run]] = {}
+        variants: dict[str, list[LoadedRun]] = {}
         for run in members:
             key = json.dumps(flatten(run.settings), sort_keys=True, default=str) if run.settings else run.name
             variants.setdefault(key, []).append(run)
@@ -65,7 +65,7 @@ def name_runs(runs: Sequence[Run]) -> dict[int, str]:
     return names
 
 
-def _variant_names(method: str, variants: Sequence[Sequence[Run]]) -> list[str]:
+def _variant_names(method: str, variants: Sequence[Sequence[LoadedRun]]) -> list[str]:
     if len(variants) == 1:
         return [method]
     settings = [flatten(group[0].settings) for group in variants]
@@ -88,16 +88,16 @@ class Entry:
     group: str
     seed: int | None
     identity: str  # of what acted: the same one may be in several files
-    run: Run | None
-    records: list[Record]
+    run: LoadedRun | None
+    records: list[EpisodeRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class ComparisonGroup:
     """Trials that ended by the same rules: their numbers compare."""
 
     rules: str  # in words; empty: whole episodes
-    members: dict[str, dict[str, list[Record]]]  # group -> seed or folder -> trials
+    members: dict[str, dict[str, list[EpisodeRecord]]]  # group -> seed or folder -> trials
     experts: dict[str, float]
     notes: list[str]
     relabelled: set[str] = field(default_factory=set)  # groups whose critic learned another reward than the world's
@@ -136,7 +136,7 @@ class Contest:
         return [*self.notes, *warnings(self.pooled, differences)]
 
 
-def summary_of(records: Sequence[Record], known: Mapping[str, float]) -> Summary:
+def summary_of(records: Sequence[EpisodeRecord], known: Mapping[str, float]) -> Summary:
     """Of one method's trials, whoever of its seeds they are of: Wilson for success, bootstrap for returns.
 
     Percent of expert is bootstrapped for a task; pooled it has the paper's interval, over tasks.
@@ -154,12 +154,14 @@ def summary_of(records: Sequence[Record], known: Mapping[str, float]) -> Summary
     )
 
 
-def contests(evaluations: Sequence[Evaluation], runs: Sequence[Run]) -> tuple[list[Contest], dict[int, str]]:
+def contests(
+    evaluations: Sequence[Evaluation], runs: Sequence[LoadedRun]
+) -> tuple[list[ComparisonGroup], dict[int, str]]:
     """The trials by rules, group and seed; and the name of each run's group, as `name_runs` gives it."""
-    origins: dict[str, Run] = {str(run.path.resolve()): run for run in runs if run.path is not None}
+    origins: dict[str, LoadedRun] = {str(run.path.resolve()): run for run in runs if run.path is not None}
     prints: dict[str, str | None] = {}
     found = [(evaluation, label) for evaluation in evaluations for label in by_actor(evaluation.records)]
-    sources: dict[tuple[int, str], Run | None] = {}
+    sources: dict[tuple[int, str], LoadedRun | None] = {}
     for evaluation, label in found:
         sources[id(evaluation), label] = _origin(evaluation.actor(label), origins, prints)
     labels = _given_labels(found, sources)
@@ -181,7 +183,7 @@ def rules_of(evaluation: Evaluation) -> str:
     return ", ".join([*parts, *([ENDED] if settings.get("stop_at_success") else [])])
 
 
-def _origin(actor: Mapping[str, Any], origins: dict[str, Run], prints: dict[str, str | None]) -> Run | None:
+def _origin(actor: Mapping[str, Any], origins: dict[str, LoadedRun], prints: dict[str, str | None]) -> LoadedRun | None:
     """The run that an actor is of, if it was given or can be read; read ones join the others.
 
     A run that was moved since, or named from another folder, is known by the weights of its last checkpoint.
@@ -202,11 +204,11 @@ def _origin(actor: Mapping[str, Any], origins: dict[str, Run], prints: dict[str,
         config = json.loads((pretrained_folder(checkpoint) / "train_config.json").read_text())
     except (OSError, ValueError):
         return None
-    origins[str(place)] = Run(name=checkpoint, config=table(config))
+    origins[str(place)] = LoadedRun(name=checkpoint, config=table(config))
     return origins[str(place)]
 
 
-def _fingerprint(run: Run) -> str | None:
+def _fingerprint(run: LoadedRun) -> str | None:
     try:
         return fingerprint(run.path) if run.path is not None else None
     except (OSError, ValueError):  # no checkpoint yet
@@ -219,7 +221,7 @@ def _is_given(label: str, checkpoint: str) -> bool:
 
 
 def _given_labels(
-    found: Sequence[tuple[Evaluation, str]], sources: Mapping[tuple[int, str], Run | None]
+    found: Sequence[tuple[Evaluation, str]], sources: Mapping[tuple[int, str], LoadedRun | None]
 ) -> dict[int, str]:
     """A run that evaluations call by one name is called so elsewhere too."""
     labels: dict[int, set[str]] = {}
@@ -230,7 +232,7 @@ def _given_labels(
     return {key: next(iter(some)) for key, some in labels.items() if len(some) == 1}
 
 
-def _entry(evaluation: Evaluation, label: str, run: Run | None, names: Mapping[int, str]) -> Entry:
+def _entry(evaluation: Evaluation, label: str, run: LoadedRun | None, names: Mapping[int, str]) -> Entry:
     about = evaluation.actor(label)
     checkpoint = str(about.get("checkpoint") or "")
     who = about.get("fingerprint") or about.get("behaviour") or f"{evaluation.name} {label}"
@@ -250,8 +252,8 @@ def _entry(evaluation: Evaluation, label: str, run: Run | None, names: Mapping[i
     )
 
 
-def _contest(rules: str, entries: Sequence[Entry]) -> Contest:
-    members: dict[str, dict[str, dict[tuple[str, int, int], Record]]] = {}
+def _contest(rules: str, entries: Sequence[Entry]) -> ComparisonGroup:
+    members: dict[str, dict[str, dict[tuple[str, int, int], EpisodeRecord]]] = {}
     seen: dict[tuple[str, str], Entry] = {}
     relabelled = set()
     for entry in entries:
@@ -261,14 +263,14 @@ def _contest(rules: str, entries: Sequence[Entry]) -> Contest:
         kept |= {record.start: record for record in entry.records if record.start not in kept}
     lists = {name: {member: list(kept.values()) for member, kept in parts.items()} for name, parts in members.items()}
     known = _experts(entries) if not rules else {}
-    return Contest(rules=rules, members=lists, experts=known, notes=_mixed(entries), relabelled=relabelled)
+    return ComparisonGroup(rules=rules, members=lists, experts=known, notes=_mixed(entries), relabelled=relabelled)
 
 
-def _is_relabelled(run: Run) -> bool:
+def _is_relabelled(run: LoadedRun) -> bool:
     return any(dataset.get("reward") is not None for _, dataset in datasets_of(run))
 
 
-def datasets_of(run: Run) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def datasets_of(run: LoadedRun) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Each dataset of the mixture, as the recipe has it, with its group."""
     groups = table(run.settings.get("mixture")).get("groups")
     tables = [table(group) for group in groups] if isinstance(groups, list) else []

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pac import look
 from pac.report import charts
+from pac.report import html as look
 from pac.report.sources import Improvement, number, table
 
 SCALES = {"success": (100.0, "success, %"), "return": (1.0, "return")}

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pac
-from pac import look
-from pac.evaluate.records import write_text
+from pac.evaluation.records import write_text
 from pac.report import charts, improvement, results, training
+from pac.report import html as look
 from pac.report.groups import contests
-from pac.report.sources import FILMS, Evaluation, Film, Improvement, Run, Source, read
+from pac.report.sources import FILMS, Evaluation, Film, Improvement, LoadedRun, Source, read
 
 MEGABYTES = 20.0  # of videos on a page
 
@@ -61,11 +61,11 @@ def make_page(
     if not sources:
         raise ValueError("A report: expected at least one run, evaluation or improvement, found none.")
     found = _once(sources)
-    runs = [source for source in found if isinstance(source, Run)]
+    runs = [source for source in found if isinstance(source, LoadedRun)]
     evaluations = [source for source in found if isinstance(source, Evaluation)]
     improvements = [source for source in found if isinstance(source, Improvement)]
     made, names = contests(evaluations, runs)
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[LoadedRun]] = {}
     for run in runs:
         groups.setdefault(names[id(run)], []).append(run)
     for members in groups.values():
@@ -98,13 +98,13 @@ def _once(sources: Sequence[str | Path | Source]) -> list[Source]:
     """Each path once, however often it was named."""
     found: dict[object, Source] = {}
     for source in sources:
-        one = source if isinstance(source, Run | Evaluation | Improvement) else read(source)
+        one = source if isinstance(source, LoadedRun | Evaluation | Improvement) else read(source)
         found.setdefault(one.path.resolve() if one.path is not None else id(one), one)
     return list(found.values())
 
 
 def _made_from(sources: Sequence[Source]) -> str:
-    kinds = (("run", Run), ("evaluation", Evaluation), ("improvement", Improvement))
+    kinds = (("run", LoadedRun), ("evaluation", Evaluation), ("improvement", Improvement))
     counts = [(sum(isinstance(source, kind) for source in sources), name) for name, kind in kinds]
     text = ", ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -149,7 +149,7 @@ def _film(film: Film) -> str:
 # ------------------------------------------------------------------------------------------------- how it all was made
 
 
-def _details(runs: Sequence[Run], evaluations: Sequence[Evaluation], improvements: Sequence[Improvement]) -> str:
+def _details(runs: Sequence[LoadedRun], evaluations: Sequence[Evaluation], improvements: Sequence[Improvement]) -> str:
     """Everything resolved, folded up."""
     found: list[tuple[str, object]] = [(run.name, run.config) for run in runs if run.config]
     found += [(one.name, one.settings) for one in evaluations if one.settings]
@@ -163,7 +163,7 @@ def _details(runs: Sequence[Run], evaluations: Sequence[Evaluation], improvement
 
 
 def _commands(
-    runs: Sequence[Run], evaluations: Sequence[Evaluation], improvements: Sequence[Improvement], command: str
+    runs: Sequence[LoadedRun], evaluations: Sequence[Evaluation], improvements: Sequence[Improvement], command: str
 ) -> str:
     lines = [(run.name, run.config.get("command")) for run in runs]
     lines += [(one.name, one.document.get("command")) for one in evaluations]
@@ -180,9 +180,11 @@ def _commands(
 
 def _command(sources: Sequence[str | Path | Source], out: Path, title: str, megabytes: float) -> str:
     """None for what was made in memory."""
-    if any(isinstance(source, Run | Evaluation | Improvement) and source.path is None for source in sources):
+    if any(isinstance(source, LoadedRun | Evaluation | Improvement) and source.path is None for source in sources):
         return ""
-    names = [source.name if isinstance(source, Run | Evaluation | Improvement) else str(source) for source in sources]
+    names = [
+        source.name if isinstance(source, LoadedRun | Evaluation | Improvement) else str(source) for source in sources
+    ]
     words = ["pac", "report", *names, "--out", str(out)]
     words += ["--title", title] if title != "PAC report" else []
     words += ["--video-megabytes", f"{megabytes:g}"] if megabytes != MEGABYTES else []

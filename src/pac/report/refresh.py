@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pac.config import suggest
-from pac.evaluate.records import write_text
-from pac.evaluate.tables import Cell, Grid, markdown
+from pac.evaluation.records import write_text
+from pac.evaluation.tables import Cell, Grid, markdown
 from pac.report import blocks, blocks_demo, blocks_rounds
-from pac.report.blocks import Block, Trials, read_json, read_trials
+from pac.report.blocks import PageBlock, Trials, read_json, read_trials
 from pac.report.blocks_demo import Demo, read_demo
 from pac.report.blocks_rounds import Improvement, read_improvement
 
@@ -129,44 +129,44 @@ def _given(words: Sequence[str], option: str) -> list[str]:
     return [word.removeprefix(option) for word in words if word.startswith(option)]
 
 
-def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], Block]:
-    def block(shelf: Shelf, words: Sequence[str]) -> Block:
+def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], PageBlock]:
+    def block(shelf: Shelf, words: Sequence[str]) -> PageBlock:
         other = "".join(f"\n- 100%: `{name}`.\n" for name in _given(words, EXPERTS))
-        return Block(text=make(shelf.trials(words)).rstrip("\n") + "\n" + other)
+        return PageBlock(text=make(shelf.trials(words)).rstrip("\n") + "\n" + other)
 
     return block
 
 
-def _demo(shelf: Shelf, words: Sequence[str]) -> Block:
-    return Block(text=blocks_demo.table(shelf.demo(words)))
+def _demo(shelf: Shelf, words: Sequence[str]) -> PageBlock:
+    return PageBlock(text=blocks_demo.table(shelf.demo(words)))
 
 
-def _cost(shelf: Shelf, words: Sequence[str]) -> Block:
-    return Block(
+def _cost(shelf: Shelf, words: Sequence[str]) -> PageBlock:
+    return PageBlock(
         text=blocks_demo.cost(shelf.demo(words)) if shelf.holds_demo(words) else blocks.cost(shelf.trials(words))
     )
 
 
-def _bars(shelf: Shelf, words: Sequence[str]) -> Block:
+def _bars(shelf: Shelf, words: Sequence[str]) -> PageBlock:
     name = _name(words)
     return (
         blocks_demo.bars(shelf.demo(words), name) if shelf.holds_demo(words) else blocks.bars(shelf.trials(words), name)
     )
 
 
-def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Callable[[Shelf, Sequence[str]], Block]:
-    return lambda shelf, words: Block(text=make(shelf.improvements(words)))
+def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Callable[[Shelf, Sequence[str]], PageBlock]:
+    return lambda shelf, words: PageBlock(text=make(shelf.improvements(words)))
 
 
-def _curves(shelf: Shelf, words: Sequence[str]) -> Block:
+def _curves(shelf: Shelf, words: Sequence[str]) -> PageBlock:
     return blocks_rounds.curves(shelf.improvements(words), _name(words))
 
 
-def _paper(shelf: Shelf, words: Sequence[str]) -> Block:
+def _paper(shelf: Shelf, words: Sequence[str]) -> PageBlock:
     if len(words) != 1:
         raise ValueError(f"expected one key of paper.json, found {len(words)}.")
     where = shelf.folder / "paper.json"
-    return Block(text=paper_table(read_json(where), words[0], where))
+    return PageBlock(text=paper_table(read_json(where), words[0], where))
 
 
 def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
@@ -190,7 +190,7 @@ def _name(words: Sequence[str]) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
 
 
-KINDS: dict[str, Callable[[Shelf, Sequence[str]], Block]] = {
+KINDS: dict[str, Callable[[Shelf, Sequence[str]], PageBlock]] = {
     "table": _of_trials(blocks.table),
     "pooled": _of_trials(blocks.pooled),
     "seeds": _of_trials(blocks.seeds),

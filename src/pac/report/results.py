@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pac import look
-from pac.evaluate.compare import Difference
-from pac.evaluate.records import Record
-from pac.evaluate.summary import ALL, Estimate, Row, Summary, best
-from pac.evaluate.tables import METRICS, grids, show
-from pac.intervals import stratified_bootstrap
+from pac.evaluation.compare import Difference
+from pac.evaluation.intervals import stratified_bootstrap
+from pac.evaluation.records import EpisodeRecord
+from pac.evaluation.summary import ALL, Estimate, Row, Summary, best
+from pac.evaluation.tables import METRICS, grids, show
 from pac.report import charts
-from pac.report.groups import ENDED, Contest
+from pac.report import html as look
+from pac.report.groups import ENDED, ComparisonGroup
 
 Colours = Mapping[str, int]
 UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
@@ -24,7 +24,7 @@ What would have come after the end of an episode (time limit, or stop at success
 return."""
 
 
-def section(contest: Contest, colours: Colours, notes: Mapping[str, str]) -> str:
+def section(contest: ComparisonGroup, colours: Colours, notes: Mapping[str, str]) -> str:
     rules = f" ({contest.rules})" if contest.rules else ""
     differences, complaints = contest.differences()
     marks = {name: chr(ord("a") + i) for i, name in enumerate(name for name in contest.members if name in notes)}
@@ -48,7 +48,7 @@ def section(contest: Contest, colours: Colours, notes: Mapping[str, str]) -> str
     )
 
 
-def _explain(contest: Contest, seeds: bool) -> str:
+def _explain(contest: ComparisonGroup, seeds: bool) -> str:
     parts = ["Mean [95% interval]. Bold: within the interval of the best of its row."]
     if seeds:
         parts.append(
@@ -79,7 +79,7 @@ def estimate(metric: str, summary: Summary, place: str) -> Estimate | None:
     return METRICS[metric][1](row) if row is not None else None
 
 
-def metric_table(metric: str, contest: Contest, marks: Mapping[str, str]) -> str:
+def metric_table(metric: str, contest: ComparisonGroup, marks: Mapping[str, str]) -> str:
     title = METRICS[metric][0]
     cut_short = metric == "return" and ENDED in contest.rules  # the sooner, the smaller: none of them is the best
     rows, pooled, methods = [], 0, dict[str, None]()
@@ -104,7 +104,7 @@ def metric_table(metric: str, contest: Contest, marks: Mapping[str, str]) -> str
     return look.table(header, rows, caption=caption, pooled=pooled)
 
 
-def _cell(metric: str, contest: Contest, group: str, place: str, entry: Estimate | None, top: bool) -> str:
+def _cell(metric: str, contest: ComparisonGroup, group: str, place: str, entry: Estimate | None, top: bool) -> str:
     scale = METRICS[metric][2]
     text = html.escape(show(entry, scale))
     parts = [estimate(metric, summary, place) for summary in contest.single[group].values()]
@@ -113,7 +113,7 @@ def _cell(metric: str, contest: Contest, group: str, place: str, entry: Estimate
     return f"{f'<strong>{text}</strong>' if top else text}{below}"
 
 
-def each_seed(contest: Contest) -> str:
+def each_seed(contest: ComparisonGroup) -> str:
     """A row a training, a column a task."""
     names = places(contest.pooled)
     tables = []
@@ -150,7 +150,7 @@ def _warnings(texts: Sequence[str]) -> str:
     return f'<ul class="soft">{items}</ul>' if items else ""
 
 
-def bar_charts(contest: Contest, colours: Colours) -> str:
+def bar_charts(contest: ComparisonGroup, colours: Colours) -> str:
     """Success and percent of expert for each task; returns of tasks that have neither."""
     names = places(contest.pooled)
     order = sorted(names, key=lambda place: place != ALL)  # what pools all comes first
@@ -163,12 +163,12 @@ def bar_charts(contest: Contest, colours: Colours) -> str:
     return f'<h3>By task</h3><div class="grid">{"".join(made)}</div>' if made else ""
 
 
-def _wanted(metric: str, contest: Contest, place: str) -> bool:
+def _wanted(metric: str, contest: ComparisonGroup, place: str) -> bool:
     has = {m: any(estimate(m, summary, place) for summary in contest.pooled.values()) for m in METRICS}
     return has[metric] and (metric != "return" or not (has["success"] or has["percent"]))
 
 
-def _bars(metric: str, contest: Contest, colours: Colours, place: str, name: str) -> str:
+def _bars(metric: str, contest: ComparisonGroup, colours: Colours, place: str, name: str) -> str:
     scale, rows = METRICS[metric][2], []
     for group, summary in contest.pooled.items():
         entry = estimate(metric, summary, place)
@@ -193,7 +193,7 @@ def _bars(metric: str, contest: Contest, colours: Colours, place: str, name: str
 # -------------------------------------------------------------------------------------------------------- calibration
 
 
-def calibration(contests: Sequence[Contest], colours: Colours) -> str:
+def calibration(contests: Sequence[ComparisonGroup], colours: Colours) -> str:
     """What the critic expected of the first action against the discounted return that followed, a dot a trial."""
     figures, rows, left_out = [], [], dict[str, None]()
     for contest in contests:
@@ -227,11 +227,11 @@ def calibration(contests: Sequence[Contest], colours: Colours) -> str:
     )
 
 
-def _foreseen(entry: Record) -> bool:
+def _foreseen(entry: EpisodeRecord) -> bool:
     return entry.predicted is not None and entry.achieved is not None and math.isfinite(entry.predicted)
 
 
-def _cloud(group: str, records: Sequence[Record], colours: Colours) -> charts.Cloud:
+def _cloud(group: str, records: Sequence[EpisodeRecord], colours: Colours) -> charts.Cloud:
     predicted = np.array([entry.predicted for entry in records], dtype=np.float64)
     achieved = np.array([entry.achieved for entry in records], dtype=np.float64)
     low, high = stratified_bootstrap([achieved])

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from pac.evaluate.records import Record, partial_path
-from pac.evaluate.records import read as read_records
-from pac.evaluate.video import file_name
-from pac.run import CONFIG
+from pac.evaluation.records import EpisodeRecord, partial_path
+from pac.evaluation.records import read as read_records
+from pac.evaluation.video import file_name
+from pac.training.run_dir import CONFIG
 
 EXPECTED = (
     "the folder of a run (`pac train`, with config.json), the JSON of an evaluation (`pac evaluate --json`) or the "
@@ -32,7 +32,7 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
+class LoadedRun:
     """A run's folder."""
 
     name: str  # as it was named
@@ -79,7 +79,7 @@ class Evaluation:
     """Trials, and what shaped them. To report on trials of your own, give `name`, `records`, and nothing else."""
 
     name: str
-    records: list[Record]
+    records: list[EpisodeRecord]
     path: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     document: Mapping[str, Any] = field(default_factory=dict)  # all else in the file
@@ -103,7 +103,7 @@ class Improvement:
     notes: tuple[str, ...] = ()
 
 
-Source = Run | Evaluation | Improvement
+Source = LoadedRun | Evaluation | Improvement
 
 
 def read(text: str | Path) -> Source:
@@ -137,7 +137,7 @@ def number(value: Any) -> float:
 # ------------------------------------------------------------------------------------------------------------- runs
 
 
-def _run(path: Path, name: str, label: str | None) -> Run:
+def _run(path: Path, name: str, label: str | None) -> LoadedRun:
     config, notes = _json(path / CONFIG)
     whole = {"config", "model", "steps"} <= config.keys()
     if (config and not whole) or not (whole or notes or (path / "metrics.jsonl").is_file()):
@@ -146,13 +146,13 @@ def _run(path: Path, name: str, label: str | None) -> Run:
         notes = notes or [f"{CONFIG} is missing: method and seed are not known."]
     curves, complaints = read_curves(path / "metrics.jsonl")
     summary, damaged = _json(path / "summary.json")
-    run = Run(name=name, path=path, label=label, config=config, curves=curves, summary=summary)
+    run = LoadedRun(name=name, path=path, label=label, config=config, curves=curves, summary=summary)
     ends = run.planned is not None and run.last_step < run.planned
     if ends or not (path / "summary.json").is_file():
         planned = f" of {run.planned:,}" if run.planned is not None else ""
         complaints = [*complaints, f"Not finished: step {run.last_step:,}{planned}."]
     told = tuple(f"{name}: {note}" for note in [*notes, *complaints, *damaged])
-    return Run(name=name, path=path, label=label, config=config, curves=curves, summary=summary, notes=told)
+    return LoadedRun(name=name, path=path, label=label, config=config, curves=curves, summary=summary, notes=told)
 
 
 def _listing(path: Path) -> str:
@@ -220,7 +220,7 @@ def _evaluation(path: Path, name: str) -> Evaluation:
     )
 
 
-def _films(folder: Path, records: Iterable[Record]) -> tuple[Film, ...]:
+def _films(folder: Path, records: Iterable[EpisodeRecord]) -> tuple[Film, ...]:
     """Videos in the file's folder, or a folder in it, that are called as `pac evaluate --videos` calls them."""
     trials = {Path(file_name(entry.actor, entry.task, entry.index)).stem: entry for entry in records}
     files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.suffix in FILMS)

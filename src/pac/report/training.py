@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from pac import look
-from pac.intervals import wilson
+from pac.evaluation.intervals import wilson
 from pac.report import charts
+from pac.report import html as look
 from pac.report.groups import datasets_of
-from pac.report.sources import Curve, Run, number, table
+from pac.report.sources import Curve, LoadedRun, number, table
 
-Groups = Mapping[str, Sequence[Run]]
+Groups = Mapping[str, Sequence[LoadedRun]]
 EVALUATION = "evaluation/"
 KNOWN = {  # metric -> title, unit
     "loss/total": ("Loss, all terms", "per transition"),
@@ -48,17 +48,17 @@ def _text(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _steps(run: Run) -> str:
+def _steps(run: LoadedRun) -> str:
     planned = run.planned
     return f"{run.last_step:,}" + (f" of {planned:,}" if planned is not None and planned != run.last_step else "")
 
 
-def _size(run: Run) -> str:
+def _size(run: LoadedRun) -> str:
     count = number(run.config.get("parameters"))
     return f"{count / 1e6:.2f}M ({run.config.get('size')})" if math.isfinite(count) else "-"
 
 
-def _duration(run: Run) -> str:
+def _duration(run: LoadedRun) -> str:
     seconds = number(run.summary.get("seconds"))
     if not math.isfinite(seconds):
         return "-"
@@ -66,7 +66,7 @@ def _duration(run: Run) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {round(seconds) % 60:02d} s"
 
 
-def _last_success(run: Run) -> str:
+def _last_success(run: LoadedRun) -> str:
     curve = run.curves.get("evaluation/all/success")
     if curve is None or not np.isfinite(curve.values).any():
         return "-"
@@ -77,7 +77,7 @@ def _last_success(run: Run) -> str:
     return f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def _trials(run: Run, task: str) -> int | None:
+def _trials(run: LoadedRun, task: str) -> int | None:
     """Behind a number of an evaluation during training."""
     settings = table(run.settings.get("evaluation"))
     each, tasks = settings.get("trials"), settings.get("tasks")
@@ -194,7 +194,7 @@ def _tried(name: str, groups: Groups, colours: Mapping[str, int]) -> str:
     )
 
 
-def _point(found: Sequence[tuple[Run, Curve]], step: int, task: str, metric: str) -> tuple[float, float, float]:
+def _point(found: Sequence[tuple[LoadedRun, Curve]], step: int, task: str, metric: str) -> tuple[float, float, float]:
     """Over the seeds that have this step: mean, and Wilson's interval if the number of trials is known."""
     values, trials = [], list[int | None]()
     for run, curve in found:
@@ -214,9 +214,9 @@ def _point(found: Sequence[tuple[Run, Curve]], step: int, task: str, metric: str
 # -------------------------------------------------------------------------------------------------------------- mixture
 
 
-def mixtures(runs: Sequence[Run]) -> str:
+def mixtures(runs: Sequence[LoadedRun]) -> str:
     """What was drawn from, once for runs that share it."""
-    shared: dict[str, list[Run]] = {}
+    shared: dict[str, list[LoadedRun]] = {}
     for run in runs:
         rows = _mixture_rows(run)
         if rows:
@@ -231,13 +231,13 @@ def mixtures(runs: Sequence[Run]) -> str:
     return "<h2>Data</h2>" + "\n".join(parts) if parts else ""
 
 
-def _batch(run: Run) -> str:
+def _batch(run: LoadedRun) -> str:
     plan = table(run.config.get("mixture"))
     size, window = plan.get("batch_size"), plan.get("window")
     return f"{size} windows of {window} transitions an update" if size and window else ""
 
 
-def _mixture_rows(run: Run) -> list[list[str]]:
+def _mixture_rows(run: LoadedRun) -> list[list[str]]:
     plan = table(run.config.get("mixture"))
     asked = {dataset.get("name"): (group, dataset) for group, dataset in datasets_of(run)}
     scheduled = table(run.settings.get("schedules"))

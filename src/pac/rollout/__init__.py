@@ -6,8 +6,18 @@ workers, `worker` steps and `running` records; `crew` keeps workers from one rol
 the next.
 """
 
-from pac.rollout.crew import Crew
+from pac.rollout.episodes import ActorLike, ActorMix, EpisodeResult, Job, PolicyProtocol, make_jobs
+from pac.rollout.persistent import PersistentWorkers
 from pac.rollout.pool import RolloutError, rollout
-from pac.rollout.trials import Actor, Job, Mix, Policy, Trial, jobs_of
 
-__all__ = ["Actor", "Crew", "Job", "Mix", "Policy", "RolloutError", "Trial", "jobs_of", "rollout"]
+__all__ = [
+    "ActorLike",
+    "ActorMix",
+    "EpisodeResult",
+    "Job",
+    "PersistentWorkers",
+    "PolicyProtocol",
+    "RolloutError",
+    "make_jobs",
+    "rollout",
+]

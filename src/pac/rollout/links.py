@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
-from pac.rollout.messages import Answer, Setup, Turn, decode_answer, encode
+from pac.rollout.messages import Setup, StepRequest, StepResponse, decode_response, encode
 from pac.rollout.worker import IDLE, Worker
 
 START_WORKER = "from pac.rollout.worker import main; main()"
@@ -31,8 +31,8 @@ class WorkerLostError(Exception):
 class Link(Protocol):
     """One worker."""
 
-    def send(self, turn: Turn) -> None: ...
-    def receive(self) -> Answer: ...
+    def send(self, turn: StepRequest) -> None: ...
+    def receive(self) -> StepResponse: ...
     def slot(self) -> int | None:
         """The slot it is at work in; IDLE - 1 if in none; None if that cannot be known."""
         ...
@@ -62,12 +62,12 @@ class LocalLink:
     """A worker in this process: every turn is done when it is sent."""
 
     def __init__(self, setup: Setup) -> None:
-        self.worker, self.answers = Worker(setup), deque[Answer]()
+        self.worker, self.answers = Worker(setup), deque[StepResponse]()
 
-    def send(self, turn: Turn) -> None:
+    def send(self, turn: StepRequest) -> None:
         self.answers.append(self.worker.handle(turn))
 
-    def receive(self) -> Answer:
+    def receive(self) -> StepResponse:
         return self.answers.popleft()
 
     def slot(self) -> int | None:
@@ -112,7 +112,7 @@ class ProcessLink:
         with contextlib.suppress(WorkerLostError):  # the first turn will find out
             self._send(pickle.dumps(setup))
 
-    def send(self, turn: Turn) -> None:
+    def send(self, turn: StepRequest) -> None:
         self._send(encode(turn))
 
     def _send(self, data: bytes) -> None:
@@ -121,9 +121,9 @@ class ProcessLink:
         except OSError as error:
             raise WorkerLostError(self._death()) from error
 
-    def receive(self) -> Answer:
+    def receive(self) -> StepResponse:
         try:
-            return decode_answer(self.connection.recv_bytes())
+            return decode_response(self.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise WorkerLostError(self._death()) from error
 

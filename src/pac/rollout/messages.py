@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pac.rollout.trials import Job, Trial
+from pac.rollout.episodes import EpisodeResult, Job
 from pac.types import TaskSpec
 
 
@@ -31,7 +31,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepRequest:
     """Step a group: actions, one behind the other, for its slots that are played from outside, in order of slots."""
 
     group: int
@@ -62,38 +62,38 @@ class Failure:
 
 
 @dataclass
-class Answer:
+class StepResponse:
     """What came of a turn: new observations of the slots played from outside, one behind the other a feature."""
 
     group: int
     started: dict[int, tuple[TaskSpec, dict[str, tuple[int, ...]]]] = field(default_factory=dict)  # slot -> shapes
     observations: dict[str, np.ndarray] = field(default_factory=dict)
-    finished: dict[int, Trial] = field(default_factory=dict)
+    finished: dict[int, EpisodeResult] = field(default_factory=dict)
     failure: Failure | None = None
 
 
-def encode(message: Turn | Answer) -> bytes:
+def encode(message: StepRequest | StepResponse) -> bytes:
     """For the way; what only steps, as nearly all do, goes as bare bytes, at a third of the cost."""
-    if isinstance(message, Turn) and not message.starts:
+    if isinstance(message, StepRequest) and not message.starts:
         actions = None if message.actions is None else bytearray(message.actions.data)
         return pickle.dumps((message.group, actions), protocol=5)
-    if isinstance(message, Answer) and not (message.started or message.finished or message.failure):
+    if isinstance(message, StepResponse) and not (message.started or message.finished or message.failure):
         plain = {name: (array.dtype.str, bytearray(array.data)) for name, array in message.observations.items()}
         return pickle.dumps((message.group, plain), protocol=5)
     return pickle.dumps(message, protocol=5)
 
 
-def decode_turn(data: bytes) -> Turn:
+def decode_request(data: bytes) -> StepRequest:
     found = pickle.loads(data)
-    if isinstance(found, Turn):
+    if isinstance(found, StepRequest):
         return found
     group, actions = found
-    return Turn(group, None if actions is None else np.frombuffer(actions, np.float32))
+    return StepRequest(group, None if actions is None else np.frombuffer(actions, np.float32))
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_response(data: bytes) -> StepResponse:
     found = pickle.loads(data)
-    if isinstance(found, Answer):
+    if isinstance(found, StepResponse):
         return found
     group, plain = found
-    return Answer(group, observations={name: np.frombuffer(*reversed(pair)) for name, pair in plain.items()})
+    return StepResponse(group, observations={name: np.frombuffer(*reversed(pair)) for name, pair in plain.items()})

@@ -16,13 +16,13 @@ import numpy as np
 
 from pac import behaviours, envs
 from pac.envs.rendering import find_gl
-from pac.rollout.crew import Crew
+from pac.rollout.episodes import ActorLike, ActorMix, EpisodeResult, Job, PolicyProtocol
 from pac.rollout.links import Backend, LocalBackend, ProcessBackend, WorkerLostError
-from pac.rollout.messages import Answer, Setup, Start, Turn
-from pac.rollout.slots import Group, Member, Slot, checked
-from pac.rollout.trials import Actor, Job, Mix, Policy, Trial
+from pac.rollout.messages import Setup, Start, StepRequest, StepResponse
+from pac.rollout.persistent import PersistentWorkers
+from pac.rollout.slots import EnvSlot, SlotGroup, WorkerHandle, checked
 
-MAX_DEATHS = 3  # of workers, in the same episode
+MAX_FAILURES = 3  # of workers, in the same episode
 MAX_ENVS = 256  # a worker: its actions must fit a socket's buffer
 log = logging.getLogger("pac.rollout")
 
@@ -32,7 +32,7 @@ class RolloutError(ValueError):
 
 
 def rollout(
-    actor: Actor,
+    actor: ActorLike,
     jobs: Sequence[Job],
     *,
     workers: int = 1,
@@ -42,8 +42,8 @@ def rollout(
     stop_at_success: bool = False,
     timeout: float = 120.0,
     ray: str | None = None,
-    crew: Crew | None = None,
-) -> Iterator[Trial]:
+    crew: PersistentWorkers | None = None,
+) -> Iterator[EpisodeResult]:
     """Play every job and yield its trial, in the order of the jobs, whatever the workers and environments.
 
     `actor` is the spec of a behaviour, a policy, or a mix of them. `workers` are processes (0: play in this one), each
@@ -54,7 +54,7 @@ def rollout(
     workers; those of a rollout that came to its end stay with the `crew`, if there is one, for its next rollout.
     """
     setup = Setup(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
-    actors = actor.actors if isinstance(actor, Mix) else (actor,)
+    actors = actor.actors if isinstance(actor, ActorMix) else (actor,)
     _check(actors, jobs, setup, workers, envs_per_worker, timeout)
     if cameras and ray is None and not all(job.task.startswith("gym/") for job in jobs):
         find_gl()  # an error now rather than in a worker; workers inherit what was found
@@ -78,7 +78,7 @@ def _backend(address: str | None, workers: int) -> Callable[[], Backend]:
 class _Pool:
     def __init__(
         self,
-        actor: Actor,
+        actor: ActorLike,
         jobs: Sequence[Job],
         setup: Setup,
         workers: int,
@@ -94,20 +94,20 @@ class _Pool:
         self.shape = (workers, num_groups, room)
         self.ahead = 4 * workers * num_groups * room + 16  # trials kept while an earlier one is still played
         self.queue = list(range(len(self.jobs)))  # a heap: what is begun again comes first
-        self.deaths: dict[int, int] = defaultdict(int)
+        self.failures: dict[int, int] = defaultdict(int)
         self.redone: dict[int, int] = defaultdict(int)
-        self.stillborn = 0
-        self.done: dict[int, Trial] = {}
+        self.failed_starts = 0
+        self.done: dict[int, EpisodeResult] = {}
         self.given = 0
-        self.members: list[Member] = []
+        self.members: list[WorkerHandle] = []
 
-    def run(self) -> Iterator[Trial]:
+    def run(self) -> Iterator[EpisodeResult]:
         if not self.jobs:
             return
         self.backend = self.make_backend()
         try:
             for _ in range(self.shape[0]):
-                self.members.append(Member(self.backend.start(self.setup), self._groups()))
+                self.members.append(WorkerHandle(self.backend.start(self.setup), self._groups()))
             self._ask()
             while self.given < len(self.jobs):
                 self._listen()
@@ -120,7 +120,7 @@ class _Pool:
 
     def _dismiss(self) -> None:
         """All is played and nobody is at work: workers may stay for another rollout."""
-        if isinstance(self.backend, Crew):
+        if isinstance(self.backend, PersistentWorkers):
             self.backend.keep([member.link for member in self.members], self.setup)
             self.members = []
 
@@ -132,11 +132,11 @@ class _Pool:
         self.members = []
         self.backend.close()
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[SlotGroup]:
         _, num_groups, room = self.shape
-        return [Group(g, [Slot(g * room + i) for i in range(room)]) for g in range(num_groups)]
+        return [SlotGroup(g, [EnvSlot(g * room + i) for i in range(room)]) for g in range(num_groups)]
 
-    def _take(self) -> list[Trial]:
+    def _take(self) -> list[EpisodeResult]:
         """The trials whose turn has come."""
         ready = []
         while self.given in self.done:
@@ -156,7 +156,7 @@ class _Pool:
                 continue
             moves = [actions[id(slot)] for slot in group.slots if id(slot) in actions]
             try:
-                member.link.send(Turn(group.number, np.concatenate(moves) if moves else None, starts))
+                member.link.send(StepRequest(group.number, np.concatenate(moves) if moves else None, starts))
             except WorkerLostError as loss:
                 self._replace(member, group, str(loss))
                 continue
@@ -165,19 +165,19 @@ class _Pool:
             member.asked.append(group)
             group.waiting = True
 
-    def _starts(self, group: Group) -> Iterator[Start]:
+    def _starts(self, group: SlotGroup) -> Iterator[Start]:
         for slot in group.slots:
             if slot.position >= 0 or not self.queue or self.queue[0] >= self.given + self.ahead:
                 continue
             slot.position = heapq.heappop(self.queue)
             job = self.jobs[slot.position]
             slot.seed = envs.episode_seed(job.task, job.seed, job.index)
-            actor = self.actor.pick(slot.seed) if isinstance(self.actor, Mix) else self.actor
+            actor = self.actor.pick(slot.seed) if isinstance(self.actor, ActorMix) else self.actor
             slot.policy = None if isinstance(actor, str) else actor
             name = actor if isinstance(actor, str) else actor.name
             yield Start(slot.number, job, slot.seed, name, slot.policy is None)
 
-    def _act(self, slots: list[Slot]) -> dict[int, np.ndarray]:
+    def _act(self, slots: list[EnvSlot]) -> dict[int, np.ndarray]:
         """Every slot's action, by the slot's id."""
         actions = {}
         by_policy = defaultdict(list)
@@ -210,20 +210,20 @@ class _Pool:
             elif time.monotonic() - member.heard > self.timeout:
                 self._replace(member, member.asked[0], f"gave no answer for {self.timeout:g} s")
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: WorkerHandle) -> None:
         try:
             answer = member.link.receive()
         except WorkerLostError as loss:
             self._replace(member, member.asked[0], str(loss))
             return
-        member.heard, member.answered, self.stillborn = time.monotonic(), True, 0
+        member.heard, member.answered, self.failed_starts = time.monotonic(), True, 0
         if answer.failure is not None:
             raise answer.failure.error()
         group = member.asked.popleft()
         group.waiting = False
         self._note(group, answer)
 
-    def _note(self, group: Group, answer: Answer) -> None:
+    def _note(self, group: SlotGroup, answer: StepResponse) -> None:
         places = dict.fromkeys(answer.observations, 0)
         for slot in group.slots:
             if slot.number in answer.started:
@@ -241,28 +241,29 @@ class _Pool:
                     slot.observation[name] = answer.observations[name][places[name] : end].reshape(shape)
                     places[name] = end
 
-    def _replace(self, member: Member, group: Group, reason: str) -> None:
+    def _replace(self, member: WorkerHandle, group: SlotGroup, reason: str) -> None:
         """Put another worker in the place of one that is lost, and its episodes back in the queue."""
         at = member.link.slot()
         slots = [slot for any_group in member.groups for slot in any_group.slots if slot.position >= 0]
         suspects = [slot for slot in slots if (slot in group.slots if at is None else slot.number == at)]
         lost = ", ".join(str(self.jobs[slot.position]) for slot in suspects)
-        self.stillborn += not member.answered
+        self.failed_starts += not member.answered
         place = f"in {lost}" if lost else "between two turns"
         log.warning("A worker %s %s. Replaced it, and began %d episodes again.", reason, place, len(slots))
         for slot in suspects:
-            self.deaths[slot.position] += 1
+            self.failures[slot.position] += 1
         for slot in slots:
             self.redone[slot.position] += 1
             heapq.heappush(self.queue, slot.position)
-        if (worst := max((self.deaths[slot.position] for slot in suspects), default=0)) >= MAX_DEATHS:
+        if (worst := max((self.failures[slot.position] for slot in suspects), default=0)) >= MAX_FAILURES:
             raise RolloutError(
                 f"{worst} workers were lost in the same place: {lost}. The last one {reason}. Play that "
                 "episode alone with workers=0 to see why; too little memory is a common cause."
             )
-        if self.stillborn >= MAX_DEATHS:
+        if self.failed_starts >= MAX_FAILURES:
             raise RolloutError(
-                f"{self.stillborn} workers in a row were lost before they answered; the last {reason}. What they wrote "
+                f"{self.failed_starts} workers in a row were lost before they answered; the last {reason}. "
+                "What they wrote "
                 "to stderr may say why; on Ray, every worker needs a free CPU of the cluster."
             )
         member.link.close()
@@ -271,7 +272,7 @@ class _Pool:
 
 
 def _check(
-    actors: Sequence[str | Policy],
+    actors: Sequence[str | PolicyProtocol],
     jobs: Sequence[Job],
     setup: Setup,
     workers: int,

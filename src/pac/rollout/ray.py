@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pac.rollout.links import WorkerLostError
-from pac.rollout.messages import Answer, Setup, Turn, decode_answer, decode_turn, encode
+from pac.rollout.messages import Setup, StepRequest, StepResponse, decode_request, decode_response, encode
 from pac.rollout.worker import Worker
 
 
@@ -22,7 +22,7 @@ class RayWorker:
         self.worker = Worker(setup)
 
     def handle(self, turn: bytes) -> bytes:
-        return encode(self.worker.handle(decode_turn(turn)))
+        return encode(self.worker.handle(decode_request(turn)))
 
 
 class RayLink:
@@ -30,12 +30,12 @@ class RayLink:
         self.ray, self.answers = ray, deque[Any]()
         self.actor = ray.remote(num_cpus=1, max_restarts=0)(RayWorker).remote(setup, [p for p in sys.path if p])
 
-    def send(self, turn: Turn) -> None:
+    def send(self, turn: StepRequest) -> None:
         self.answers.append(self.actor.handle.remote(encode(turn)))
 
-    def receive(self) -> Answer:
+    def receive(self) -> StepResponse:
         try:
-            return decode_answer(self.ray.get(self.answers.popleft()))
+            return decode_response(self.ray.get(self.answers.popleft()))
         except self.ray.exceptions.RayError as error:
             raise WorkerLostError(f"was lost by Ray ({type(error).__name__})") from error
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from pac import behaviours
+from pac.rollout.episodes import BEHAVIOUR_STREAM, EpisodeResult, lineage
 from pac.rollout.messages import Setup, Start
-from pac.rollout.trials import BEHAVIOUR_STREAM, Trial, lineage
 from pac.types import Episode, TaskSpec
 
 
@@ -53,7 +53,7 @@ class Running:
         if not self.terminated and len(self.actions) >= self.task.max_steps:
             self.truncated = True
 
-    def trial(self) -> Trial:
+    def trial(self) -> EpisodeResult:
         """The finished episode."""
         job, length = self.start.job, len(self.actions)
         extra = {}
@@ -73,4 +73,4 @@ class Running:
             seed=self.start.seed,
         )
         labels = {k: np.array(v + [0.0] * (length - len(v)), np.float32) for k, v in self.labels.items()}
-        return Trial(job=job, actor=self.start.actor, spec=self.task, episode=episode, labels=labels)
+        return EpisodeResult(job=job, actor=self.start.actor, spec=self.task, episode=episode, labels=labels)

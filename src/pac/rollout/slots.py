@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pac.rollout.episodes import PolicyProtocol
 from pac.rollout.links import Link
-from pac.rollout.trials import Policy
 from pac.types import Query, TaskSpec
 
 
 @dataclass(eq=False)
-class Slot:
+class EnvSlot:
     """A place for an environment, and the episode in it."""
 
     number: int  # within its worker
     position: int = -1  # of its job; -1: free
     seed: int = 0
-    policy: Policy | None = None  # None: a behaviour plays, on the far side
+    policy: PolicyProtocol | None = None  # None: a behaviour plays, on the far side
     task: TaskSpec | None = None  # None: not begun yet
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     observation: dict[str, np.ndarray] = field(default_factory=dict)
@@ -34,21 +34,21 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Group:
+class SlotGroup:
     """Slots that are stepped together."""
 
     number: int
-    slots: list[Slot]
+    slots: list[EnvSlot]
     waiting: bool = False  # for an answer
 
 
 @dataclass(eq=False)
-class Member:
+class WorkerHandle:
     """One worker, as the pool sees it."""
 
     link: Link
-    groups: list[Group]
-    asked: deque[Group] = field(default_factory=deque)  # in this order the answers come
+    groups: list[SlotGroup]
+    asked: deque[SlotGroup] = field(default_factory=deque)  # in this order the answers come
     heard: float = 0.0
     answered: bool = False  # at least once
 

@@ -1,6 +1,6 @@
 """The far side of a rollout: environments, and the behaviours that act beside them.
 
-A worker's places ("slots") come in groups. A `Turn` steps one group; while the policy thinks about that group's answer
+A worker's slots come in groups. A `StepRequest` steps one group; while the policy computes that group's actions
 the worker steps the next. The same class serves in this process, in a process of its own, and as a Ray actor.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from pac import envs
-from pac.rollout.messages import Answer, Failure, Setup, Start, Turn, decode_turn, encode
+from pac.rollout.messages import Failure, Setup, Start, StepRequest, StepResponse, decode_request, encode
 from pac.rollout.running import Running
 
-TURN_SECONDS = 0.5  # a group of behaviours steps on by itself this long before it reports that it is alive
+REQUEST_SECONDS = 0.5  # a group of behaviours steps on by itself this long before it reports that it is alive
 SPARE_ENVS = 4  # kept for later episodes, beyond as many as were ever in use at once
 IDLE = 0  # marker: not inside an environment
 
@@ -37,13 +37,13 @@ class Worker:
         self.most_in_use = 0
         self.at: Running | Start | None = None  # where it is at work
 
-    def handle(self, turn: Turn) -> Answer:
+    def handle(self, turn: StepRequest) -> StepResponse:
         """Do a turn; what goes wrong in it is part of the answer."""
         try:
             return self._play(turn)
         except Exception as error:
             failure = Failure(type(error).__name__, str(error), self._where(), traceback.format_exc())
-            return Answer(turn.group, failure=failure)
+            return StepResponse(turn.group, failure=failure)
         finally:
             self.mark(IDLE)
 
@@ -53,8 +53,8 @@ class Worker:
             with contextlib.suppress(Exception):
                 env.close()
 
-    def _play(self, turn: Turn) -> Answer:
-        group, answer = self.groups.setdefault(turn.group, {}), Answer(turn.group)
+    def _play(self, turn: StepRequest) -> StepResponse:
+        group, answer = self.groups.setdefault(turn.group, {}), StepResponse(turn.group)
         self._step(group, turn.actions, answer)
         for start in turn.starts:
             self.at = start
@@ -64,7 +64,7 @@ class Worker:
             self.most_in_use = max(self.most_in_use, sum(map(len, self.groups.values())))
             shapes = {name: values[0].shape for name, values in running.observations.items()}
             answer.started[start.slot] = (running.task, shapes)
-        deadline = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + REQUEST_SECONDS
         while group and not answer.finished and all(r.behaviour is not None for r in group.values()):
             self._step(group, None, answer)
             if time.monotonic() > deadline:
@@ -75,7 +75,7 @@ class Worker:
             answer.observations[name] = np.concatenate(latest)
         return answer
 
-    def _step(self, group: dict[int, Running], actions: np.ndarray | None, answer: Answer) -> None:
+    def _step(self, group: dict[int, Running], actions: np.ndarray | None, answer: StepResponse) -> None:
         place = 0
         for slot in sorted(group):
             running, action = group[slot], None
@@ -125,5 +125,5 @@ def main() -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         worker = Worker(pickle.loads(connection.recv_bytes()), mark)
         while True:
-            connection.send_bytes(encode(worker.handle(decode_turn(connection.recv_bytes()))))
+            connection.send_bytes(encode(worker.handle(decode_request(connection.recv_bytes()))))
     os._exit(0)  # graphics drivers are not always graceful at exit

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from pac import envs
-from pac.data.joined import open_dataset
+from pac.data.concat import open_dataset
 from pac.data.relabel import episode_returns
-from pac.evaluate import experts
+from pac.evaluation import experts
 from pac.study.plan import Study, whole_tasks
 from pac.study.runner import trained
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pac.config import check_types
-from pac.evaluate.plan import SHOWS, expand_tasks
+from pac.config import CollectConfig, EvaluationConfig, check_types
+from pac.evaluation.plan import SHOWS, expand_tasks
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
-from pac.sections import CollectConfig, EvaluationConfig
 
 DATA, EACH = "{data}", "{each}"
 RULES = ("tasks", "max_steps", "stop_at_success", "sampling")  # of a domain

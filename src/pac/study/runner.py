@@ -23,17 +23,18 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pac import distributed, launch
-from pac.evaluate.plan import versions
-from pac.evaluate.play import key
-from pac.evaluate.records import Key, Record, record, write_json
-from pac.ingredients import choose_device, collect_data
+from pac.config import EvaluationConfig
+from pac.evaluation.plan import versions
+from pac.evaluation.play import key
+from pac.evaluation.records import EpisodeRecord, Key, record, write_json
 from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
-from pac.rollout import Trial, jobs_of, rollout
-from pac.run import CONFIG, SUMMARY, RunDirectory
-from pac.sections import EvaluationConfig
+from pac.rollout import EpisodeResult, make_jobs, rollout
 from pac.study.plan import Study, StudyRun
+from pac.training import distributed
+from pac.training import run as training_run
+from pac.training.run_dir import CONFIG, SUMMARY, RunDirectory
+from pac.training.setup import choose_device, collect_data
 
 
 def make_data(study: Study, folder: Path, workers: int, console: Console) -> None:
@@ -71,11 +72,11 @@ def trials_path(folder: Path, run: StudyRun) -> Path:
     return folder / "trials" / f"{run.name}.json"
 
 
-def read_trials(folder: Path, run: StudyRun) -> tuple[dict[str, Any], list[Record]]:
+def read_trials(folder: Path, run: StudyRun) -> tuple[dict[str, Any], list[EpisodeRecord]]:
     """What is known of a finished run beside its trials, and these; older files do not say with which versions."""
     content = json.loads(trials_path(folder, run).read_text())
     del content["settings"]
-    return content, [Record.from_json(values) for values in content.pop("trials")]
+    return content, [EpisodeRecord.from_json(values) for values in content.pop("trials")]
 
 
 def check_same(study: Study, folder: Path) -> None:
@@ -86,7 +87,7 @@ def check_same(study: Study, folder: Path) -> None:
         before = json.loads(trials_path(folder, run).read_text())["settings"]
         now = json.loads(json.dumps(_settings(run, study.config.trials), default=str))
         before["trials"] = max(before["trials"], now["trials"])  # more of the same are welcome
-        for name, old, new in launch.differences(before, now):
+        for name, old, new in training_run.differences(before, now):
             raise ValueError(
                 f"{trials_path(folder, run)}: expected trials of the same settings, found {name} {json.dumps(old)}, "
                 f"not {json.dumps(new)}. Repeat the study as it was begun, or name another --out."
@@ -109,7 +110,7 @@ def finished(folder: Path, run: StudyRun) -> bool:
         before = json.loads((path / CONFIG).read_text())["config"]
     except (OSError, ValueError, KeyError):
         return False
-    changed = {name.split(".")[0] for name, _, _ in launch.differences(before, now)}
+    changed = {name.split(".")[0] for name, _, _ in training_run.differences(before, now)}
     return (path / SUMMARY).exists() and changed <= {"machine", "checkpoint", "evaluation"}
 
 
@@ -170,20 +171,20 @@ def perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
 def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
     rules, path = run.config.evaluation, folder / "runs" / run.name
     options: dict[str, Any] = {"values": run.config.objective.critic != "none"}
-    with distributed.world(choose_device(run.config.machine.device)) as world:
-        make: Callable[..., Policy] = functools.partial(load_policy, path, device=str(world.device))
+    with distributed.processes(choose_device(run.config.machine.device)) as processes:
+        make: Callable[..., Policy] = functools.partial(load_policy, path, device=str(processes.device))
         seconds, known = _earlier(run, folder)
         if not finished(folder, run) or any(robot.goal_cameras for robot in make().interface.robots):  # of the data
             config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
-            trained = launch.perform(config, path, world, resume=RunDirectory(path).is_run())
+            trained = training_run.perform(config, path, processes, resume=RunDirectory(path).is_run())
             if trained.interrupted is not None:
                 raise KeyboardInterrupt
             make = trained.policy
         summary, began = json.loads((path / SUMMARY).read_text()), time.time()
-        made = list[Record]()
+        made = list[EpisodeRecord]()
         for (show, (_, label)), domain in itertools.product(run.labels.items(), run.domains.values()):
             policy = _told(functools.partial(make, sampling=domain.sampling, **options), show, run)
-            jobs = jobs_of(domain.tasks, trials, seed=rules.seed)
+            jobs = make_jobs(domain.tasks, trials, seed=rules.seed)
             missing = [job for job in jobs if key(label, job) not in known]
             played = rollout(
                 policy,
@@ -206,7 +207,7 @@ def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
     return facts | {"means": _means(made)}
 
 
-def _earlier(run: StudyRun, folder: Path) -> tuple[float, dict[Key, Record]]:
+def _earlier(run: StudyRun, folder: Path) -> tuple[float, dict[Key, EpisodeRecord]]:
     """Trials that a run's checkpoint has played already, and how long they took."""
     if not trials_path(folder, run).exists() or not finished(folder, run):
         return 0.0, {}
@@ -214,7 +215,7 @@ def _earlier(run: StudyRun, folder: Path) -> tuple[float, dict[Key, Record]]:
     return about["trial_seconds"], {entry.key: entry for entry in records}
 
 
-def _counted(played: Iterator[Trial], total: int, label: str) -> Iterator[Trial]:
+def _counted(played: Iterator[EpisodeResult], total: int, label: str) -> Iterator[EpisodeResult]:
     """The trials, and now and then a word on how many there were: those of many tasks take minutes."""
     said = 0.0
     for count, trial in enumerate(played, 1):
@@ -237,9 +238,9 @@ def _told(make: Callable[..., Policy], show: str | None, run: StudyRun) -> Polic
     return make(text="text" in show, goals=(policy.goals or {}) if "goal" in show else {})
 
 
-def _means(records: Sequence[Record]) -> dict[str, str]:
+def _means(records: Sequence[EpisodeRecord]) -> dict[str, str]:
     """By task: success, or the return where the world knows none."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[EpisodeRecord]] = {}
     for entry in records:
         found.setdefault(entry.task, []).append(entry)
     return {

@@ -1,0 +1,25 @@
+"""`pac export`: write an episode store in another format."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from pac.data.store import Dataset
+from pac.formats.transfer import EXPORTS, export_dataset
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--format", required=True, choices=EXPORTS)
+    parser.add_argument("--out", type=Path, required=True, help="new folder")
+    parser.add_argument("--fps", type=float, help="control rate in Hz, where the dataset does not hold it")
+
+
+def run(args: argparse.Namespace) -> None:
+    notes = export_dataset(args.dataset, args.out, args.format, fps=args.fps, console=Console(stderr=True))
+    console = Console()
+    console.print(f"{escape(str(args.out))}: {len(Dataset(args.dataset)):,} episodes in {args.format} format.")
+    for note in notes:
+        console.print(f"  note: {escape(note)}")

@@ -1,0 +1,98 @@
+"""`pac import`: bring datasets of other formats into an episode store.
+
+An import is all or nothing: after an error, nothing is added.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from pac.data.store import Dataset
+from pac.formats import FORMATS
+from pac.formats.common import ImportOptions, SourceError
+from pac.formats.transfer import SourceSummary, import_dataset
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    about = "\n\n".join(f"--format {name}: {module.__doc__}" for name, module in FORMATS.items())
+    parser.add_argument(
+        "--formats", action="version", version=about, help="what each format holds, and how it is timed"
+    )
+    parser.add_argument("source", type=Path, nargs="+", help="file or folder; several append to one dataset")
+    parser.add_argument("--out", type=Path, required=True, help="dataset to make or to append to")
+    parser.add_argument("--format", default="auto", choices=["auto", *FORMATS], help="default: found out")
+    parser.add_argument(
+        "--keys",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="FEATURE=KEY[,KEY]",
+        help="what the source calls observation.state, observation.images.CAMERA, action, reward",
+    )
+    parser.add_argument("--instruction", help="task text of every episode, instead of the source's")
+    parser.add_argument("--fps", type=float, help="control rate in Hz, where the source does not hold it")
+    parser.add_argument("--split", help="a part of the source: robomimic filter key, LeRobot or RLDS split")
+    parser.add_argument("--task", help="tdmpc2: one task, without padding")
+    parser.add_argument("--max-episode-steps", type=int, help="d4rl: the time limit, for files without timeouts")
+    parser.add_argument("--last-step", default="auto", choices=["auto", "observation", "transition"], help="rlds")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    options = ImportOptions(
+        keys=parse_keys(args.keys),
+        instruction=args.instruction,
+        fps=args.fps,
+        split=args.split,
+        task=args.task,
+        max_episode_steps=args.max_episode_steps,
+        last_step=args.last_step,
+    )
+    console = Console(stderr=True)
+    summaries = import_dataset(args.source, args.out, format=args.format, options=options, console=console)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(summary) for summary in summaries], indent=2))
+    else:
+        print_summary(summaries, args.out, Console())
+
+
+def parse_keys(assignments: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """`["observation.state=joint_pos,gripper"]` -> feature and keys."""
+    keys = {}
+    for assignment in assignments:
+        feature, found, names = assignment.partition("=")
+        if not found:
+            raise SourceError(
+                "--keys", expected="FEATURE=KEY[,KEY...]", found=repr(assignment), fix="Write observation.state=KEY."
+            )
+        keys[feature.strip()] = tuple(name.strip() for name in names.split(",") if name.strip())
+    return keys
+
+
+def print_summary(summaries: Sequence[SourceSummary], out: Path, console: Console) -> None:
+    """What came in, from which keys, how episodes ended, and what the source could not tell."""
+
+    def line(text: str) -> None:
+        console.print(escape(text), highlight=False, soft_wrap=True)
+
+    for summary in summaries:
+        line(f"{summary.path} ({summary.format}): {summary.episodes:,} episodes, {summary.steps:,} steps")
+        line(f"  ends: {summary.terminated:,} terminal, {summary.truncated:,} time limits")
+        line(f"  success: {'not told' if summary.successes is None else f'{summary.successes:,} episodes'}")
+        for feature, keys in summary.keys.items():
+            line(f"  {feature} <- {', '.join(keys)}")
+        tasks = [repr(text) for text in list(summary.instructions)[:3]]
+        line(f"  tasks: {len(summary.instructions):,} ({', '.join(tasks)}{', ...' * (len(summary.instructions) > 3)})")
+        for note in summary.notes:
+            line(f"  note: {note}")
+    data = Dataset(out)
+    origin = "measured in the data" if data.bounds_are_measured else "given"
+    line(f"{out}: {len(data):,} episodes, {data.num_steps:,} steps; action bounds {origin}.")
+    if data.bounds_are_measured:
+        low, high = (", ".join(f"{value:.4g}" for value in bound) for bound in (data.action_low, data.action_high))
+        line(f"  low {low}; high {high}")

@@ -1,0 +1,121 @@
+"""Numbers of many datasets on a GPU. What costs there is the number of launches, not of bytes: those of a batch take a
+handful, however many datasets there are.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64, Shaped, UInt8
+from torch import Tensor
+
+from pac.data.windows import WindowedDataset
+
+COLUMNS = ("state", "action", "reward", "terminated", "return_to_go")
+
+
+class GpuDataset:
+    """The steps of all datasets end to end in one array, each as wide as its robot needs: the columns side by side, and
+    behind them a zero, which is what a batch shows where other robots are wider. What all windows of a dataset share,
+    `constants`, are views of one table for each type of number: they may be changed in place.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[WindowedDataset],
+        constants: dict[str, Shaped[Tensor, "dataset *width"]],
+        device: torch.device,
+    ) -> None:
+        arrays = [[_flat(getattr(source, name), len(source.action)) for name in COLUMNS] for source in sources]
+        widths = np.array([[array.shape[1] for array in found] for found in arrays])
+        self.width = widths.sum(1) + 1
+        ends = np.cumsum(self.width * [len(source.action) for source in sources])
+        self.start = np.array([0, *ends[:-1]])
+        self.widest = np.maximum(widths.max(0), [0, 1, 1, 1, 2]).tolist()
+        self.values = torch.zeros(int(ends[-1]), device=device)
+        column = np.repeat(self.width[:, None] - 1, sum(self.widest), 1)  # of the zero, unless there is more
+        for i, found in enumerate(arrays):
+            steps = self.values[self.start[i] : ends[i]].view(-1, int(self.width[i]))
+            first, last = np.cumsum([0, *self.widest[:-1]]), np.cumsum(widths[i])
+            for array, to, end in zip(found, first, last, strict=True):
+                begin = end - array.shape[1]
+                steps[:, begin:end].copy_(array)
+                column[i, to : to + end - begin] = range(begin, end)
+        self._tables = [
+            _Table({name: x for name, x in constants.items() if x.dtype == dtype}, device)
+            for dtype in dict.fromkeys(x.dtype for x in constants.values())
+        ]
+        self.constants = {name: x for table in self._tables for name, x in table.parts.items()}
+        self._column = torch.from_numpy(column).to(device)
+
+    def place(
+        self, dataset: Int64[np.ndarray, " batch"], rows: Int64[np.ndarray, "batch time"]
+    ) -> Int64[np.ndarray, "batch time"]:
+        """Where the numbers of these rows begin."""
+        return self.start[dataset][:, None] + rows * self.width[dataset][:, None]
+
+    def take(
+        self, source: Int64[Tensor, " batch"], place: Int64[Tensor, "batch time"]
+    ) -> dict[str, Float32[Tensor, "batch time width"]]:
+        """The columns there, as wide as the widest dataset has them."""
+        found = self.values[place[..., None] + self._column[source][:, None]]
+        return dict(zip(COLUMNS, found.split(self.widest, -1), strict=True))
+
+    def share(self, source: Int64[Tensor, " batch"]) -> dict[str, Shaped[Tensor, "batch *width"]]:
+        """The constants of each window's dataset."""
+        return {name: x for table in self._tables for name, x in table.split(table.values[source]).items()}
+
+
+class _Table:
+    """Tensors of one type with a row for each dataset, side by side."""
+
+    def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
+        self.shapes = {name: x.shape[1:] for name, x in tensors.items()}
+        self.values = torch.cat([_flat(x, len(x)) for x in tensors.values()], 1).to(device)
+        self.parts = self.split(self.values)
+
+    def split(self, rows: Shaped[Tensor, "row columns"]) -> dict[str, Shaped[Tensor, "row *width"]]:
+        parts = rows.split([shape.numel() for shape in self.shapes.values()], 1)
+        return {
+            name: part if shape else part[:, 0] for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
+def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Arrays on a device, in one transfer. It goes by way of pinned memory, so that nobody waits for what the device is
+    doing: the next batch is gathered while it computes an update.
+    """
+    if device.type == "cpu":
+        return [torch.from_numpy(array) for array in arrays]
+    packed = pack(arrays)
+    return unpack(packed.pin_memory().to(device, non_blocking=True) if len(packed) else packed.to(device), arrays)
+
+
+def pack(arrays: Sequence[np.ndarray]) -> UInt8[Tensor, " byte"]:
+    """The bytes of arrays, one after another."""
+    places = _places(arrays)
+    packed = np.zeros(places[-1].stop, np.uint8)
+    for array, place in zip(arrays, places, strict=True):
+        packed[place] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return torch.from_numpy(packed)
+
+
+def unpack(packed: UInt8[Tensor, " byte"], arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    """Views of what was packed, of the types and shapes of these arrays."""
+    return [
+        packed[place].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+        for array, place in zip(arrays, _places(arrays), strict=True)
+    ]
+
+
+def _places(arrays: Sequence[np.ndarray]) -> list[slice]:
+    """Each from a multiple of eight bytes on, where a number of any type may begin."""
+    ends = np.cumsum([0, *(-(-array.nbytes // 8) * 8 for array in arrays)]).tolist()
+    return [slice(begin, begin + array.nbytes) for array, begin in zip(arrays, ends[:-1], strict=True)]
+
+
+def _flat(array: Tensor | None, rows: int) -> Shaped[Tensor, "row width"]:
+    """A row for each step or dataset; no column where there is no array."""
+    if array is None:
+        return torch.zeros(rows, 0)
+    return array.flatten(1) if array.ndim > 1 else array[:, None]

@@ -1,0 +1,73 @@
+"""Pictures of a batch: memory for them, and how they come there."""
+
+import math
+import sys
+from collections.abc import Iterable
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from pac.data.windows import WindowedDataset
+
+
+class Buffers:
+    """Memory for pictures, used again once no tensor refers to it: fresh pages cost more than the copy into them."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+        size = math.prod(shape)
+        # A tensor made of an array would be a fourth reference; how many there are without is CPython's, to 3.13.
+        for array in self._arrays:
+            if len(array) >= size and sys.getrefcount(array) == 3:
+                return array[:size].reshape(shape)
+        self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free
+        array = np.empty(size, np.uint8)  # numpy asks for huge pages, torch would not
+        self._arrays.append(array)  # ours by the variable's reference, until the result has its own
+        return array.reshape(shape)
+
+
+def gather_images(
+    values: UInt8[Tensor, "row height width 3"],
+    rows: Int64[Tensor, "batch time"],
+    out: UInt8[Tensor, "batch time new_height new_width 3"],
+) -> None:
+    """`values[rows]` into `out`, resized if need be. On the CPU by numpy, which stays in this thread: torch would share
+    the work out among its own, and wait for them, which on a busy machine takes 50 times as long.
+    """
+    if values.shape[1:] != out.shape[2:]:
+        height, width, _ = out.shape[2:]
+        out.copy_(resize_images(values[rows], (height, width)))
+    elif values.device.type == "cpu":
+        np.take(values.numpy(), rows.numpy(), axis=0, mode="clip", out=out.numpy())  # "clip" needs no second buffer
+    else:
+        out.copy_(values[rows])
+
+
+def resize_images(
+    pictures: UInt8[Tensor, "*batch height width 3"], size: tuple[int, int]
+) -> UInt8[Tensor, "*batch new_height new_width 3"]:
+    """Bilinear, with antialiasing. Whoever runs the policy must resize in the same way."""
+    flat = pictures.flatten(0, -4).permute(0, 3, 1, 2).float()
+    resized = functional.interpolate(flat, size, mode="bilinear", antialias=True)
+    return resized.round().clamp(0, 255).byte().permute(0, 2, 3, 1).reshape(*pictures.shape[:-3], *size, 3)
+
+
+def common_size(sources: Iterable[WindowedDataset]) -> tuple[int, int]:
+    """Of all pictures that are used."""
+    sizes = {
+        (source.config.name, name): size
+        for source in sources
+        for name, size in {**source.dataset.spec.cameras, **source.dataset.spec.goal_cameras}.items()
+        if name in (*source.cameras, *source.goal_cameras)
+    }
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{dataset}/{camera} {h}x{w}" for (dataset, camera), (h, w) in sizes.items())
+        raise ValueError(
+            f"Mixture: expected pictures of one size, found {found}. Set image_size = [height, width] in the mixture "
+            "to resize them, or leave some out with `cameras`."
+        )
+    return next(iter(sizes.values()), (1, 1))

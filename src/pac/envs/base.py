@@ -1,0 +1,159 @@
+"""What all worlds share: names of observations, checks of actions, the time limit, pictures, and pure resets."""
+
+import importlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pac.envs.rendering import FRAME
+from pac.envs.tasks import known_cameras
+from pac.types import TaskSpec
+
+_EXTRA = "pip install 'perceiver-actor-critic[sim]'"
+_MODULES = {
+    "control": ("dm_control", "ControlEnvironment"),
+    "metaworld": ("metaworld", "MetaWorldEnvironment"),
+    "gym": ("", "GymEnvironment"),
+}
+TOLERANCE = 1e-4  # how far an action may lie outside its bounds: rounding of float32, not mistakes
+
+try:
+    import gymnasium
+except ImportError as error:  # pragma: no cover
+    raise ValueError(f"Worlds need gymnasium, which is not installed ({error}). Do: {_EXTRA}") from error
+
+
+class StepResult(NamedTuple):
+    """What a simulator says after one step."""
+
+    state: np.ndarray  # (dims,) float32
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None = None
+
+
+def load(family: str) -> type["Environment"]:
+    """The class of a family of worlds; its simulator is imported here."""
+    package, name = _MODULES[family]
+    try:
+        return getattr(importlib.import_module(f"pac.envs.{family}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("pac."):
+            raise
+        raise ValueError(
+            f"Worlds named {family}/... need {package or family}, and {error.name} is not installed. Do: {_EXTRA}"
+        ) from error
+
+
+class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
+    """One task. Observations are dicts with an Episode's names; `reset(seed=s)` starts from a state that depends on
+    nothing but the task and s. `simulator` is what lies underneath, for those who plan in it or script it.
+    """
+
+    task: TaskSpec
+    state_names: tuple[str, ...]  # one a state dimension
+    simulator: Any
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(
+        self,
+        task: str,
+        cameras: tuple[str, ...],
+        image_size: tuple[int, int],
+        max_steps: int | None,
+        render_mode: str | None,
+    ) -> None:
+        self.render_mode = render_mode
+        self._image_size = image_size
+        self._steps: int | None = None  # None: no episode is under way
+        self._succeeded = False
+        self.task, self.state_names = self._build(task, cameras, max_steps)
+        if cameras or render_mode:
+            self._open_cameras(with_frames=render_mode is not None)
+        self._low = np.array(self.task.action_low, np.float32)
+        self._high = np.array(self.task.action_high, np.float32)
+        box = gymnasium.spaces.Box
+        self.action_space = box(self._low, self._high, dtype=np.float32)
+        spaces: dict[str, gymnasium.Space[Any]] = {
+            "observation.state": box(-np.inf, np.inf, (self.task.state_dim,), np.float32)
+        }
+        for camera in cameras:
+            spaces[f"observation.images.{camera}"] = box(0, 255, (*image_size, 3), np.uint8)
+        self.observation_space = gymnasium.spaces.Dict(spaces)  # type: ignore[assignment]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Start an episode; without a seed, one is drawn from the world's own generator."""
+        super().reset(seed=seed)
+        seed = int(self.np_random.integers(2**63)) if seed is None else int(seed)
+        self._steps, self._succeeded = 0, False
+        return self._observe(self._start(seed)), {"seed": seed}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        if self._steps is None:
+            raise ValueError(f"{self.task.name}: step without an episode under way. Call reset first.")
+        state, reward, terminated, truncated, success = self._advance(self._checked(action))
+        self._steps += 1
+        truncated = not terminated and (truncated or self._steps >= self.task.max_steps)
+        info: dict[str, Any] = {}
+        if success is not None:
+            info = {"success": success, "sparse_reward": float(success and not self._succeeded)}
+            self._succeeded |= success
+        if terminated or truncated:
+            self._steps = None
+        return self._observe(state), float(reward), terminated, truncated, info
+
+    def render(self) -> Any:
+        """A frame for videos, (240, 320, 3) uint8, from the first camera asked for, or else the task's first."""
+        if self.render_mode is None:
+            raise ValueError(f"{self.task.name} was made without pictures. Make it with render_mode='rgb_array'.")
+        return self._image((self.task.cameras or known_cameras(self.task.name))[0], FRAME)
+
+    def close(self) -> None:
+        self._close_cameras()
+
+    def _observe(self, state: np.ndarray) -> dict[str, np.ndarray]:
+        observation = {"observation.state": state}
+        for camera in self.task.cameras:
+            observation[f"observation.images.{camera}"] = self._image(camera)
+        return observation
+
+    def _checked(self, action: Any) -> np.ndarray:
+        """The action as float32 within its bounds, or an error that says what is wrong with it."""
+        values = np.asarray(action, np.float32)
+        if values.shape != self._low.shape:
+            raise ValueError(
+                f"{self.task.name}: expected an action of shape {self._low.shape}, found {values.shape}. Send one raw "
+                "number an action dimension (task.action_low and action_high)."
+            )
+        clipped = np.minimum(np.maximum(values, self._low), self._high)  # several times faster than np.clip
+        near = np.abs(values - clipped) <= TOLERANCE  # False for NaN
+        if not near.all():
+            i = int(np.argmin(near))
+            raise ValueError(
+                f"{self.task.name}: expected action[{i}] within [{self._low[i]:g}, {self._high[i]:g}], found "
+                f"{values[i]:g} at step {self._steps}. Map a policy's output to the task's bounds before sending it."
+            )
+        return clipped
+
+    def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
+        """Load the simulator; say what it is and what its state dimensions are called."""
+        raise NotImplementedError
+
+    def _start(self, seed: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def _advance(self, action: np.ndarray) -> StepResult:
+        raise NotImplementedError
+
+    def _open_cameras(self, with_frames: bool) -> None:
+        """Make ready to draw, or say why that cannot be."""
+        raise NotImplementedError
+
+    def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
+        raise NotImplementedError
+
+    def _close_cameras(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,161 @@
+"""What a run says while it goes on: a live line, metrics.jsonl, TensorBoard, and W&B where asked for."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from pac.training.run_dir import RunDirectory
+
+SHOWN = {"loss/total": "loss", "loss/imitation": "bc", "loss/improvement": "rl", "loss/critic": "critic"}
+QUIET_SECONDS = 10.0  # between lines where there is no terminal to draw on
+
+
+def make_console(quiet: bool = False) -> Console:
+    """On stderr; a file or a pipe has no width."""
+    console = Console(stderr=True, quiet=quiet)
+    return console if console.is_terminal else Console(stderr=True, width=400, quiet=quiet)
+
+
+class RunLogger:
+    """Use as a context. `waiting()` times the wait for data, `tick` moves the line, `write` records metrics."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        console: Console,
+        *,
+        steps: int,
+        first_step: int,
+        main: bool = True,
+        wandb: str | None = None,
+        last: dict[str, Any] | None = None,
+    ) -> None:
+        self.directory, self.console, self.main, self.wandb = directory, console, main, wandb
+        self.steps, self.first_step, self.step = steps, first_step, first_step
+        self.last = dict(last or {})  # the newest value of each metric, those before a resume too
+        self._waited, self._paused, self._began, self._spoke = 0.0, 0.0, time.perf_counter(), 0.0
+        self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
+
+    def __enter__(self) -> "RunLogger":
+        columns = (  # on a narrow terminal the note alone takes a second line
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(20, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}", table_column=Column()),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        )
+        live = self.main and self.console.is_terminal
+        self._progress = Progress(*columns, console=self.console, disable=not live)
+        self._bar = self._progress.add_task("train", total=self.steps, completed=self.first_step, note="")
+        self._progress.start()
+        if self.main:
+            from torch.utils.tensorboard import SummaryWriter
+
+            folder = str(self.directory.path / "tensorboard")
+            # What was logged after the checkpoint that we go on from is logged again: readers forget the first time.
+            self._board = SummaryWriter(folder, purge_step=self.first_step + 1)
+        self._remote = self._open_wandb() if self.main and self.wandb else None
+        self._began = time.perf_counter()
+        self._interval = (self.first_step, self._began, 0.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        if self.main:
+            self._board.close()
+        if self._remote is not None:
+            self._remote.finish()
+
+    def _open_wandb(self) -> Any:
+        try:
+            import wandb  # type: ignore[import-not-found,unused-ignore]
+        except ImportError as error:
+            raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb.") from error
+        folder = self.directory.path
+        given = {"project": self.wandb, "dir": str(folder), "name": folder.name, "id": self.directory.wandb_id()}
+        try:
+            return wandb.init(**given, resume="allow")
+        except Exception as error:
+            raise ValueError(
+                f"machine.wandb: expected Weights & Biases to take a run, found {type(error).__name__}: {error}. Log "
+                "in with `wandb login`, set WANDB_MODE=offline, or leave it out, and continue with --resume."
+            ) from error
+
+    @contextmanager
+    def waiting(self, busy: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Waiting for data, unless the device is `busy` even after it: a host that is ahead waits for the device."""
+        start = time.perf_counter()
+        yield
+        if not busy():
+            self._waited += time.perf_counter() - start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is not training, such as trials: no update is slower for it."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent, (step, then, waited) = time.perf_counter() - start, self._interval
+            self._paused, self._interval = self._paused + spent, (step, then + spent, waited)
+
+    def trying(self, done: int, total: int) -> None:
+        """On the live line: how many trials of an evaluation are done."""
+        self._progress.update(self._bar, note=f"trial {done}/{total}")
+
+    def tick(self, step: int) -> None:
+        self.step = step
+        self._progress.update(self._bar, completed=step)
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Record metrics of a step. Timings carry the prefix time/: they alone differ between equal runs."""
+        now = time.perf_counter()
+        before, then, waited = self._interval
+        seconds = max(now - then, 1e-9)
+        times = {
+            "time/updates_per_second": (step - before) / seconds,
+            "time/data_wait": (self._waited - waited) / seconds,
+        }
+        if step > before:
+            self._interval = (step, now, self._waited)
+            metrics = metrics | times
+        self.last = self.last | metrics
+        if not self.main:
+            return
+        self.directory.append_metrics({"step": step} | metrics)
+        for name, value in metrics.items():
+            self._board.add_scalar(name, value, step)
+        if self._remote is not None:
+            self._remote.log(metrics, step=step)
+        self._say(step, metrics, now)
+
+    def _say(self, step: int, metrics: dict[str, float], now: float) -> None:
+        parts = [f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics]
+        speed = metrics.get("time/updates_per_second", 0.0)
+        if speed:
+            parts.append(f"{speed:.1f}/s data {metrics['time/data_wait']:.0%}")
+        tried = {name.removeprefix("evaluation/"): x for name, x in metrics.items() if name.startswith("evaluation/")}
+        parts += [f"{name} {value:.3g}" for name, value in tried.items()]
+        note = " ".join(parts)
+        self._progress.update(self._bar, note=note)
+        if not self.console.is_terminal and (now - self._spoke > QUIET_SECONDS or step == self.steps or tried):
+            self._spoke = now
+            left = f" ETA {(self.steps - step) / speed:.0f}s" if speed else ""
+            self.console.print(f"step {step:,}/{self.steps:,} {note}{left}", highlight=False, soft_wrap=True)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    @property
+    def updates_per_second(self) -> float:
+        return (self.step - self.first_step) / max(self.seconds - self._paused, 1e-9)
+
+    @property
+    def data_wait(self) -> float:
+        return self._waited / max(self.seconds - self._paused, 1e-9)

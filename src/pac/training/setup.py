@@ -1,0 +1,206 @@
+"""What a run is made of, as far as the data decides it: device, sampler, shape of the model, scale of the rewards."""
+
+import dataclasses
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import pac
+from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name, load_actors, summary
+from pac.config import CollectConfig, ObjectiveConfig
+from pac.data.mixture import MixturePlan
+from pac.data.sampler import Sampler
+from pac.model.config import SIZES, ModelConfig, model_config
+from pac.model.flops import Load, update_flops
+from pac.model.pretrained import load_config
+from pac.recipe import RunConfig
+from pac.training.distributed import ProcessGroup
+
+RESIDENT_SHARE = 1 / 3  # of the GPU's memory that data may take without being asked
+HEADS = ("q_head", "v_head", "behaviour_head")
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "machine.device: expected a CUDA GPU, found none. Set machine.device=cpu, or install a CUDA build."
+        )
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers: int | None = None) -> None:
+    """Make the data that a recipe asks for, or what is still missing of it."""
+    actor, names, weights = load_actors([wanted.behaviour])
+    same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": wanted.seed, "max_steps": wanted.max_steps}
+    same |= {"stop_at_success": wanted.stop_at_success, "cameras": wanted.cameras or ()}
+    folders = [
+        CollectionFolder(folder / folder_name(task), CollectionSettings(task=task, **same)) for task in wanted.tasks
+    ]
+    if all(place.num_before >= wanted.episodes for place in folders):
+        return
+    console.print(f"Collecting {wanted.episodes} episodes each of {', '.join(wanted.tasks)} with {wanted.behaviour}.")
+    collect(folders, actor, wanted.episodes, console=console, workers=wanted.workers if workers is None else workers)
+    for place in folders:
+        console.print(summary(place.path), soft_wrap=True, markup=False, highlight=False)
+
+
+def make_sampler(config: RunConfig, processes: ProcessGroup) -> Sampler:
+    """On the GPU if the data fits there well, else in memory maps."""
+    objective = config.objective
+    sampler = Sampler(
+        config.mixture,
+        seed=config.seed,
+        rank=processes.rank,
+        world_size=processes.size,
+        returns_discount=objective.discount if objective.monte_carlo_weight else None,
+    )
+    wanted = config.machine.data
+    if processes.device.type == "cpu":
+        if wanted == "resident":
+            raise ValueError("machine.data: expected a GPU for resident data, found none. Leave it at auto.")
+        return sampler
+    size = sum(source.num_bytes for source in sampler.sources)
+    total = torch.cuda.get_device_properties(processes.device).total_memory
+    if wanted == "resident" or (wanted == "auto" and size <= RESIDENT_SHARE * total):
+        sampler.keep_on(processes.device)
+    return sampler
+
+
+def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
+    """The model's configuration: that of the checkpoint it starts from, or the recipe's, with facts from the data."""
+    specs = [source.dataset.spec for source in sampler.sources]
+    facts = {
+        "num_proprio": max(1, *(spec.state_dim for spec in specs)),
+        "num_actions": max(spec.action_dim for spec in specs),
+        "num_cameras": len(sampler.camera_slots),
+        "num_goal_images": len(sampler.goal_slots),
+    }
+    if config.start is not None:
+        return _fit_checkpoint(config, sampler, facts)
+    if sampler.camera_slots or sampler.goal_slots:
+        facts |= {"image_height": sampler.image_size[0], "image_width": sampler.image_size[1]}
+    given = config.model_fields
+    vocabulary = max(sampler.tokenizer.vocabulary_size, model_config(config.size).vocabulary_size)
+    negative = any(low < 0 for low, _ in sampler.value_bounds(config.objective.discount))
+    values = {"value_min": -1.0} if negative and config.objective.reward_scale is None else {}
+    options = facts | heads(config.objective) | values | {"vocabulary_size": vocabulary, "initial_value": 0.0} | given
+    for name, least in facts.items():
+        fits = given.get(name, least) == least if name.startswith("image_") else given.get(name, least) >= least
+        if not fits:
+            raise ValueError(f"model.{name}: expected the data's {least}, found {given[name]}. Leave it out.")
+    for head, needed in heads(config.objective).items():
+        if needed and not options[head]:
+            raise ValueError(f"model.{head}: method {config.method!r} needs it, found false. Leave it out.")
+    return model_config(config.size, **options)
+
+
+def heads(objective: ObjectiveConfig) -> dict[str, bool]:
+    """Which heads an objective trains."""
+    learned = objective.critic == "v" and objective.behaviour == "learned"
+    return {"q_head": objective.critic == "q", "v_head": objective.critic == "v", "behaviour_head": learned}
+
+
+def _fit_checkpoint(config: RunConfig, sampler: Sampler, facts: dict[str, int]) -> ModelConfig:
+    """The checkpoint's model, with those heads beside its own that the objective needs."""
+    assert config.start is not None
+    content = load_config(config.start)
+    found: ModelConfig = content["model"]
+    for name, least in facts.items():
+        if getattr(found, name) < least:
+            raise ValueError(
+                f"{config.start}: expected a model with {name} of at least the data's {least}, found "
+                f"{getattr(found, name)}. Start from a larger model, or leave data out of the mixture."
+            )
+    sampler.use_slots(content.get("cameras", {}), content.get("goal_cameras", {}))
+    size = (found.image_height, found.image_width)
+    if (facts["num_cameras"] or facts["num_goal_images"]) and sampler.image_size != size:
+        raise ValueError(
+            f"{config.start}: expected pictures of the model's size {size}, found {sampler.image_size} in the data. "
+            f"Set mixture.image_size=[{size[0]},{size[1]}] to resize them."
+        )
+    wanted = ({} if "size" not in config.model else SIZES[config.size]) | config.model_fields
+    for name, value in wanted.items():
+        if name not in (*HEADS, "vocabulary_size") and getattr(found, name) != value:
+            raise ValueError(
+                f"{config.start}: expected model.{name} to be the checkpoint's {getattr(found, name)!r}, found "
+                f"{value!r} in the recipe. Leave [model] out: --start brings its own."
+            )
+    added = {head: True for head, needed in heads(config.objective).items() if needed}
+    return dataclasses.replace(found, **added)  # type: ignore[arg-type]
+
+
+def size_name(model: ModelConfig) -> str:
+    """The row of the table of sizes that a model comes from."""
+    for name, row in SIZES.items():
+        if all(getattr(model, key) == row[key] for key in ("latent_width", "num_blocks", "widening")):
+            return name
+    return "custom"
+
+
+def scale_rewards(config: RunConfig, sampler: Sampler, model: ModelConfig) -> tuple[ObjectiveConfig, dict[str, float]]:
+    """Unless a scale is given, scale each dataset's rewards so that the largest value they allow fills the bins."""
+    objective = config.objective
+    if config.machine.on_nonfinite == "stop":
+        _check_rewards(sampler)
+    names = [source.config.name for source in sampler.sources]
+    if objective.reward_scale is not None:
+        return objective, dict.fromkeys(names, objective.reward_scale)
+    scales = []
+    for name, (low, high) in zip(names, sampler.value_bounds(objective.discount), strict=True):
+        if low < 0 <= model.value_min and objective.critic != "none":
+            raise ValueError(
+                f"Dataset {name!r}: expected rewards of 0 or more, as the model's values lie in [{model.value_min:g}, "
+                f"{model.value_max:g}], found negative ones. Train with model.value_min=-1, or name another `reward`."
+            )
+        fits = [model.value_max / high] if high > 0 else []
+        fits += [model.value_min / low] if low < 0 and model.value_min < 0 else []
+        scales.append(min(fits) if fits else 1.0)
+    sampler.constants["reward_scale"] *= torch.tensor(scales, device=sampler.device)
+    return dataclasses.replace(objective, reward_scale=1.0), dict(zip(names, scales, strict=True))
+
+
+def _check_rewards(sampler: Sampler) -> None:
+    """Raise now on what would stop the run once a batch draws it."""
+    for source in sampler.sources:
+        rows = np.flatnonzero(~np.isfinite(source.reward.numpy()))
+        episodes = np.unique(np.searchsorted(source.index["row"], rows, side="right") - 1)
+        wrong = episodes if source.kept is None else np.intersect1d(episodes, source.kept)
+        if len(wrong) and source.config.goals != "hindsight":
+            raise ValueError(
+                f"Dataset {source.config.name!r}: expected finite rewards, found others in episode {wrong[0]}"
+                f"{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}. Repair the data, or refuse the updates "
+                "that draw them with machine.on_nonfinite=skip."
+            )
+
+
+def mean_flops(plan: MixturePlan, model: ModelConfig, num_samples: int) -> float:
+    """FLOPs of one update, by the mixture's mean load."""
+    total = 0.0
+    for row in plan.datasets:
+        load = Load(
+            num_proprio=row.counts.proprio,
+            num_images=row.counts.images,
+            num_text_tokens=model.num_text_tokens,
+            num_actions=row.counts.actions,
+        )
+        cost = update_flops(model, load, plan.mixture.batch_size, plan.mixture.window, num_samples)
+        total += float(row.p_eff) * cost
+    return total
+
+
+def versions() -> dict[str, str]:
+    found = {"pac": pac.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():  # installed elsewhere, the nearest repository would be someone else's
+        try:
+            command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+            commit = subprocess.run(command, capture_output=True, text=True, timeout=5)
+            found |= {"commit": commit.stdout.strip()} if commit.returncode == 0 else {}
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+    return found

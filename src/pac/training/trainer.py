@@ -1,0 +1,502 @@
+"""Training: a recipe -> a run directory with a policy and a critic in it.
+
+`Trainer` builds everything from a `RunConfig` and checks what can be checked; `Run.train` is the loop: sample, update,
+copy the target, log, evaluate, save. A batch and its noise follow from (seed, step), so resuming is loading weights
+and optimiser and going on.
+"""
+
+import copy
+import dataclasses
+import functools
+import importlib.util
+import json
+import shutil
+import signal
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pac.config import interpolate, parse_duration
+from pac.data import mixture as mixtures
+from pac.data.prefetch import prefetch
+from pac.data.relabel import GoalImages, find_goal_images
+from pac.envs import spec as task_spec
+from pac.envs.rendering import find_gl
+from pac.envs.tasks import check_name
+from pac.evaluation import summarise
+from pac.model import PAC
+from pac.model.pac import count_parameters
+from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
+from pac.policy import Policy, PolicyMetadata
+from pac.recipe import RunConfig
+from pac.rollout import make_jobs, rollout
+from pac.training import distributed, optim
+from pac.training.distributed import ProcessGroup
+from pac.training.logging import RunLogger, make_console
+from pac.training.nonfinite import NonFiniteError, describe_nonfinite
+from pac.training.run_dir import SUMMARY, RunDirectory, keep_rule, read_metrics
+from pac.training.setup import choose_device, fit_model, make_sampler, mean_flops, scale_rewards, size_name, versions
+from pac.training.step import ScheduleValues, TrainState, TrainStep, compute_dtype
+
+
+class Trainer:
+    """A run, ready to train: data, model, optimiser, and the directory it lives in."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        out: str | Path | RunDirectory,
+        processes: ProcessGroup | None = None,
+        *,
+        reuse: "Trainer | None" = None,  # an ended run: its model, optimiser and captured update may be reused
+    ) -> None:
+        self.config, self.processes = config, processes or ProcessGroup(device=choose_device(config.machine.device))
+        self.console = make_console(quiet=not self.processes.is_main)
+        self.plan = mixtures.plan(config.mixture)
+        self.sampler = make_sampler(config, self.processes)
+        self.directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
+        self.model_config = fit_model(config, self.sampler)
+        self.objective, self.value_scales = scale_rewards(config, self.sampler, self.model_config)
+        self.interface = PolicyMetadata.of(self.sampler, self.value_scales, config.objective.discount)
+        self.size = size_name(self.model_config)
+        self.update_flops = mean_flops(self.plan, self.model_config, self.objective.num_samples)
+        self.steps = self._duration(config.length)
+        self.warmup = (
+            optim.warmup_steps(self.steps)
+            if config.optimiser.warmup == "auto"
+            else self._duration(config.optimiser.warmup)
+        )
+        self.target_period = optim.target_period(config.optimiser, self.steps)
+        self.check()
+        if reuse is not None and self._fits(reuse):
+            self.state, self.update = self._take_over(reuse)
+        else:
+            self.state = self._make_state()
+            self.update = self._make_update()
+        self.interrupted: int | None = None
+        self.saved, self.evaluated = -1, -1  # the last step of each
+        self.seconds_before, self.refused_before = 0.0, 0  # a resume: what went on before it
+        self.logs: RunLogger | None = None
+        self._finish: Callable[[], None] = self.directory.wait  # waits for the checkpoint under way
+        self._updated = torch.cuda.Event() if self.processes.device.type == "cuda" else None  # the last update's end
+
+    # ------------------------------------------------------------------------------------------------------ building
+
+    def _make_state(self) -> TrainState:
+        model = self._make_model()
+        target = copy.deepcopy(model).requires_grad_(False)
+        dtype = compute_dtype(self.config.machine, self.processes.device)
+        model, target = (distributed.shard(x, self.processes, dtype) for x in (model, target))
+        return TrainState(model=model, target=target, optimizer=optim.make_optimizer(model, self.config.optimiser))
+
+    def _make_model(self) -> PAC:
+        torch.manual_seed(self.config.seed)
+        model = PAC(self.model_config).to(self.processes.device)
+        if self.config.start is not None:
+            fresh = load_weights(model, self.config.start, new_heads=True)
+            if fresh:
+                self.console.print(f"{self.config.start} has no {' or '.join(fresh)} head: it starts afresh.")
+        return model
+
+    def _make_update(self) -> TrainStep:
+        config = self.config
+        return TrainStep(
+            self.state,
+            self.objective,
+            config.machine,
+            self.processes,
+            window=config.mixture.window,
+            batch_size=config.mixture.batch_size,
+            clip_norm=config.optimiser.clip_norm,
+            seed=config.seed,
+            proprio_noise=config.proprio_noise,
+        )
+
+    def _fits(self, other: "Trainer") -> bool:
+        """Whether another run's update does what this one's would, whatever the data and the seed."""
+
+        def shape(run: "Trainer") -> tuple[Any, ...]:
+            config = run.config
+            rest = (config.machine, config.optimiser, config.proprio_noise, config.mixture.window)
+            return (run.model_config, run.objective, config.mixture.batch_size, run.processes, *rest)
+
+        return self.processes.size == 1 and self.config.start is not None and shape(self) == shape(other)
+
+    def _take_over(self, other: "Trainer") -> tuple[TrainState, TrainStep]:
+        """The other's tensors and captured update, begun anew; in place, as a captured update knows where they are."""
+        state, update = other.state, other.update
+        optim.copy_weights(self._make_model(), state.model)
+        optim.copy_weights(state.model, state.target)
+        for tensor in optim.optimizer_tensors(state.model, state.optimizer).values():
+            tensor.zero_()
+        state.step = 0
+        update.begin(self.config.seed)
+        return state, update
+
+    def check(self) -> None:
+        """Raise on what would otherwise show hours later."""
+        settings, machine = self.config.evaluation, self.config.machine
+        if machine.wandb is not None and importlib.util.find_spec("wandb") is None:
+            raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb, or unset it.")
+        every, good = self._checkpoint_steps()
+        if good is not None and good % every:
+            raise ValueError(
+                f"checkpoint.keep_every: expected a multiple of checkpoint.every, {every:,} steps, found {good:,}."
+            )
+        self.processes.on_main(self._check_worlds)
+        if machine.accumulate > (part := self.config.mixture.batch_size // self.processes.size):
+            raise ValueError(
+                f"machine.accumulate: expected at most {part}, a process's part of mixture.batch_size "
+                f"{self.config.mixture.batch_size}, found {machine.accumulate}."
+            )
+        for task in settings.tasks:
+            spec = task_spec(task, cameras=tuple(self.interface.cameras), max_steps=settings.max_steps)
+            robot = self.interface.robot(spec)
+            if robot.goal_cameras and spec.instruction not in self.goals:
+                raise ValueError(
+                    f"evaluation.tasks: expected goal pictures of {task!r} in the data, since {robot.name!r} shows "
+                    "some in training, found neither stored ones nor a success. Leave the task out and try the "
+                    "checkpoint with `pac evaluate --goals DATASET`."
+                )
+
+    def _check_worlds(self) -> None:
+        """Raise if the trials' simulators are missing, or what they draw pictures with."""
+        families = {check_name(task) for task in self.config.evaluation.tasks}
+        if families:
+            from pac.envs.base import load
+
+            for family in families:
+                load(family)
+        if families - {"gym"} and self.interface.cameras:
+            find_gl()
+
+    @functools.cached_property
+    def goals(self) -> GoalImages:
+        """What the policy is shown in trials, where it saw goals in training: those of its own data."""
+        found: GoalImages = {}
+        for source, robot in zip(self.sampler.sources, self.interface.robots, strict=True):
+            if robot.goal_cameras:
+                stored = source.config.goals == "stored"
+                found |= find_goal_images(source.dataset, stored=stored, instruction=source.config.instruction)
+        return found
+
+    def _duration(self, text: str) -> int:
+        return parse_duration(text, epoch_steps=self.plan.epoch_steps, update_flops=self.update_flops)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything resolved: what config.json holds."""
+        return {
+            "config": self.config.as_json(),
+            "model": dataclasses.asdict(self.model_config),
+            "objective": dataclasses.asdict(self.objective),
+            "value_scales": self.value_scales,
+            "size": self.size,
+            "start": self.config.start,
+            "parameters": count_parameters(self.state.target),
+            "steps": self.steps,
+            "warmup": self.warmup,
+            "target_period": self.target_period,
+            "update_flops": self.update_flops,
+            "mixture": self.plan.as_json(),
+            "world_size": self.processes.size,
+            "versions": versions(),
+        }
+
+    def check_disk(self) -> None:
+        """Raise if the checkpoints do not fit: those that are kept, and one more while it is written."""
+        size = 16 * count_parameters(self.state.target)  # model, target, two moments, in float32
+        every, good = self._checkpoint_steps()
+        saves = range(every, self.steps + every, every)  # but that the last is at the end
+        newest = saves[-self.config.checkpoint.keep_last :]
+        count = len(newest) + ((newest[0] - 1) // good if good else 0) + 1
+        missing = max(1, count - self.directory.num_checkpoints())
+        free = shutil.disk_usage(self.directory.path).free + self.directory.bytes_aside()
+        if free < missing * size:
+            raise ValueError(
+                f"{self.directory.path}: expected room for checkpoints of {size / 1e6:,.1f} MB, {missing:,} at a time, "
+                f"found {free / 1e6:,.1f} MB free. Free some space or choose another --out."
+            )
+
+    # ---------------------------------------------------------------------------------------------------- checkpoints
+
+    def save(self) -> None:
+        """Copy the state to memory and write it in the background."""
+        step, directory = self.state.step, self.directory
+        self._finish()  # at most one is under way
+        if self.saved == step:
+            return
+        folder = self.processes.on_main(lambda: directory.prepare(step))
+        tensors = self.state.tensors()
+        weights = distributed.snapshot(tensors.pop("model"), self.processes)
+        training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
+        finish = distributed.start_saving(training, folder / "training_state", self.processes)
+        progress = self._progress()
+        resolved = self.describe()
+
+        def write() -> None:
+            pretrained = folder / "pretrained_model"
+            save_file(weights, pretrained / WEIGHTS, metadata={"format": "pt"})
+            content = {"type": "pac", "model": dataclasses.asdict(self.model_config)} | self.interface.as_json()
+            (pretrained / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
+            (pretrained / "train_config.json").write_text(json.dumps(resolved, indent=2, default=str) + "\n")
+            finish()
+            (folder / "training_state" / "training_step.json").write_text(json.dumps(progress) + "\n")
+
+        if self.processes.is_main:
+            directory.commit(step, write, keep=self._kept())
+            self._finish = directory.wait
+        else:
+            self._finish = finish
+        self.saved = step
+
+    def _kept(self) -> Callable[[list[int]], set[int]]:
+        return keep_rule(self.config.checkpoint.keep_last, self._checkpoint_steps()[1])
+
+    def _checkpoint_steps(self) -> tuple[int, int | None]:
+        """How often one is saved, and how often one is kept for good."""
+        config = self.config.checkpoint
+        return self._duration(config.every), None if config.keep_every is None else self._duration(config.keep_every)
+
+    def _progress(self) -> dict[str, Any]:
+        """What is not a tensor of the model's size: where the run is, and metrics that are not written yet."""
+        return {
+            "step": self.state.step,
+            "evaluated": self.evaluated,
+            "seed": self.config.seed,
+            "metrics_size": self.directory.metrics_size(),
+            "seconds": self.seconds_before + (self.logs.seconds if self.logs else 0.0),
+            "update": self.update.counters(),
+        }
+
+    def finish(self) -> None:
+        """Wait until the checkpoint under way, if any, is on disk under its name; all processes do."""
+        self._finish()
+        self.processes.barrier()
+
+    def resume(self) -> bool:
+        """Load the newest whole checkpoint; False if there is none yet."""
+        folder = self.processes.on_main(
+            lambda: self.directory.newest(lambda text: self.console.print(f"[bold red]{text}"))
+        )
+        if folder is None:
+            self.console.print(f"[bold red]No whole checkpoint was found: starting from step {self.state.step:,}.")
+            if self.processes.is_main:
+                self.directory.cut_metrics(0)
+            return False
+        progress = json.loads((folder / "training_state" / "training_step.json").read_text())
+        if progress["seed"] != self.config.seed:
+            raise ValueError(
+                f"{folder}: expected a checkpoint of seed {self.config.seed}, found one of seed {progress['seed']}. "
+                "Resume with the recipe and overrides the run was started with."
+            )
+        self._load(folder)
+        self.state.step = self.saved = int(progress["step"])
+        self.evaluated, self.seconds_before = int(progress["evaluated"]), float(progress["seconds"])
+        self.update.restore(progress["update"])
+        self.refused_before = int(self.update.refused)
+        if self.processes.is_main:
+            self.directory.cut_metrics(int(progress["metrics_size"]))
+            self.directory.prune(self._kept())
+        return True
+
+    def continue_from(self, folder: Path) -> None:
+        """Go on from another run's checkpoint: weights, target, optimiser and step; metrics and data are our own. Steps
+        count on from there, and the length from there too.
+        """
+        self._load(folder)
+        self.state.step = int(json.loads((folder / "training_state" / "training_step.json").read_text())["step"])
+        self.steps += self.state.step
+
+    def _load(self, folder: Path) -> None:
+        tensors = self.state.tensors()
+        tensors.pop("model")
+        distributed.load_weights(self.state.model, folder / "pretrained_model" / WEIGHTS, self.processes)
+        training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
+        distributed.load_state(training, folder / "training_state", self.processes)
+
+    # ------------------------------------------------------------------------------------------------------- the loop
+
+    def train(self) -> None:
+        """From the state's step to the end, or to a signal."""
+        state, save_every = self.state, self._duration(self.config.checkpoint.every)
+        logs = self.logs = self._make_logs()
+        if self.processes.is_main:
+            (self.directory.path / SUMMARY).unlink(missing_ok=True)  # of a shorter run that is made longer
+        with logs, _Handlers(self):
+            going = self._evaluate(logs)  # a signal may have come in the midst of it
+            signals, batches = distributed.Signals(self.processes), self.batches()
+            while going and state.step < self.steps and not signals.ask(self.interrupted or 0):
+                if state.step % self.target_period == 0:
+                    self.update.copy_target()
+                with logs.waiting(self._busy):
+                    tensors = next(batches)
+                self.update(tensors, self.controls(state.step))
+                if self._updated is not None:
+                    self._updated.record()
+                logs.tick(state.step)
+                self._log(logs)
+                if state.step % save_every == 0 or state.step == self.steps:
+                    self.save()  # before trials, which take long
+                going = self._evaluate(logs)
+            batches.close()
+            self.interrupted = signals.settle(self.interrupted or 0) or None
+            self.save()
+            self.finish()
+        if self.interrupted is None and self.processes.is_main:
+            self.directory.write_json(SUMMARY, self.summary(logs))
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.state.step >= self.steps and (self.directory.path / SUMMARY).exists()
+
+    def _make_logs(self) -> RunLogger:
+        return RunLogger(
+            self.directory,
+            self.console,
+            steps=self.steps,
+            first_step=self.state.step,
+            main=self.processes.is_main,
+            wandb=self.config.machine.wandb,
+            last=_joined(read_metrics(self.directory.path)),
+        )
+
+    def _busy(self) -> bool:
+        """Whether the device still works on the last update; what has not begun is not at work."""
+        return self._updated is not None and not self._updated.query()
+
+    def batches(self) -> Generator[dict[str, Tensor]]:
+        """The tensors of the batches from the state's step on, where the model is."""
+        workers, device = 0 if self.sampler.device.type != "cpu" else self.config.machine.workers, self.processes.device
+        stream = self.sampler.stream(self.state.step, num_workers=workers, threads=True)
+        there = ({name: x.to(device, non_blocking=True) for name, x in tensors.items()} for tensors in stream)
+        yield from prefetch(there, device) if device.type == "cuda" else there
+
+    def controls(self, step: int) -> ScheduleValues:
+        schedules = self.config.schedules
+        rate = optim.learning_rate(self.config.optimiser, self.size, step=step, steps=self.steps, warmup=self.warmup)
+        if schedules.learning_rate is not None:
+            rate = interpolate(schedules.learning_rate, step)
+        names = ("imitation_weight", "critic_weight", "temperature")
+        points = {name: getattr(schedules, name) for name in names}
+        return ScheduleValues(
+            learning_rate=rate, **{k: None if p is None else interpolate(p, step) for k, p in points.items()}
+        )
+
+    def _log(self, logs: RunLogger) -> None:
+        """At log steps. A refused update is noticed then; on a CPU, where looking costs nothing, at once."""
+        step, machine = self.state.step, self.config.machine
+        due = step % machine.log_every == 0 or step == self.steps
+        if not due and self.processes.device.type != "cpu":
+            return
+        refused = int(self.update.refused)
+        stop = refused > self.refused_before and machine.on_nonfinite == "stop"
+        if due or stop:
+            rates = {"optim/learning_rate": self.controls(step - 1).learning_rate, "optim/refused": refused}
+            logs.write(step, self.update.tally.read() | rates)
+        if stop:
+            self.save()
+            self.finish()
+            step = int(self.update.first_refused)
+            raise NonFiniteError(describe_nonfinite(self.sampler, self.state, self.objective, step, self.processes))
+
+    def _evaluate(self, logs: RunLogger) -> bool:
+        """Trials where they are due and were not made yet; False if a signal broke them off: a resume makes them."""
+        config, step = self.config.evaluation, self.state.step
+        every = self._duration(config.every) if config.every else self.steps
+        due = step > 0 and (step % every == 0 or step == self.steps) and self.evaluated != step
+        if not config.tasks or not due:
+            return True
+        policy = self.policy()
+        try:
+            with logs.paused():
+                found = self.processes.on_main(lambda: self.try_policy(policy))
+        except Exception:
+            self.save()  # trials that fail lose no updates
+            self.finish()
+            raise
+        if found is not None:
+            logs.write(step, found)
+            self.evaluated, self.saved = step, -1  # a checkpoint of this step, if any, does not know of it
+        return found is not None
+
+    def try_policy(self, policy: Policy) -> dict[str, float] | None:
+        """Trials on the recipe's tasks: mean return and success, by task and over all; None if a signal came."""
+        config, trials = self.config.evaluation, []
+        jobs = make_jobs(config.tasks, config.trials, seed=config.seed)
+        for trial in rollout(
+            policy,
+            jobs,
+            workers=config.workers,
+            cameras=policy.cameras,
+            max_steps=config.max_steps,
+            stop_at_success=config.stop_at_success,
+        ):
+            trials.append(trial)
+            if self.logs is not None:
+                self.logs.trying(len(trials), len(jobs))
+            if self.interrupted is not None:
+                return None
+        found = {}
+        for name, row in summarise(trials).rows.items():
+            found[f"evaluation/{name}/return"] = row.returns.mean
+            if row.success is not None:
+                found[f"evaluation/{name}/success"] = row.success.mean
+        return found
+
+    def policy(self, **options: Any) -> Policy:
+        """The policy as it is now; of several processes all must ask, and the main one may use it."""
+        model = distributed.whole_model(self.state.model, self.processes)
+        usual = {"sampling": self.config.evaluation.sampling, "goals": self.goals or None}
+        return Policy(model, self.interface, **(usual | options))
+
+    def summary(self, logs: RunLogger) -> dict[str, Any]:
+        return {
+            "parameters": count_parameters(self.state.target),
+            "size": self.size,
+            "method": self.config.method,
+            "steps": self.state.step,
+            "update_flops": self.update_flops,
+            "flops": self.update_flops * self.state.step,
+            "seconds": self.seconds_before + logs.seconds,
+            "updates_per_second": logs.updates_per_second,
+            "data_wait": logs.data_wait,
+            "refused": int(self.update.refused),
+            "last": {name: value for name, value in logs.last.items() if not name.startswith("time/")},
+            "start": self.config.start,
+            "versions": versions(),
+        }
+
+
+class _Handlers:
+    """SIGTERM and Ctrl-C end the loop after the update under way; a Ctrl-C after either ends it at once. Not a second
+    SIGTERM: a scheduler that tells every process, and torchrun, which passes its own on, would send two.
+    """
+
+    def __init__(self, run: Trainer) -> None:
+        self.run, self.before = run, dict[int, Any]()
+
+    def __enter__(self) -> None:
+        try:
+            self.before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: whoever started us decides
+            self.before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.run.interrupted is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.run.interrupted = self.run.interrupted or number
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def _joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last value of each metric."""
+    return {name: value for row in rows for name, value in row.items() if name != "step"}

@@ -1,0 +1,39 @@
+"""A world that only records, for wrappers whose logic needs no simulator."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from pac.behaviours import Behaviour
+from pac.behaviours.base import CLEAN
+
+
+def still_env(num_actions: int = 2, name: str = "gym/Nothing") -> SimpleNamespace:
+    return SimpleNamespace(
+        task=SimpleNamespace(name=name, action_low=(-1.0,) * num_actions, action_high=(3.0,) * num_actions)
+    )
+
+
+class Ones:
+    """Always acts the same, so that whatever differs was a wrapper's doing."""
+
+    def __init__(self) -> None:
+        self.labels = dict(CLEAN)
+
+    def begin(self, env: object, random: np.random.Generator) -> None:
+        pass
+
+    def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        return np.ones(2, np.float32)
+
+
+def play(
+    behaviour: Behaviour, steps: int, seed: int = 0, env: SimpleNamespace | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Actions and moods of an episode that sees nothing."""
+    behaviour.begin(env or still_env(), np.random.default_rng(seed))
+    actions, moods = [], []
+    for _ in range(steps):
+        actions.append(behaviour.act({"observation.state": np.zeros(39, np.float32)}))
+        moods.append(behaviour.labels["mood"])
+    return np.array(actions), np.array(moods)

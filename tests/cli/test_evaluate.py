@@ -1,0 +1,228 @@
+"""`pac evaluate` from the command line to its files, in a real world."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import small_model
+
+from pac import policy
+from pac.cli import main
+from pac.evaluation import play, read, video
+from pac.evaluation.records import partial_path
+from pac.types import Query, Reply
+
+PENDULUM = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--max-steps", "8"]
+
+
+def evaluate(*words: object, workers: int = 0, base: list[str] = PENDULUM) -> int:
+    return main([*base, "--workers", str(workers), *map(str, words)])
+
+
+def trials(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["trials"]
+
+
+def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, page = tmp_path / "a.json", tmp_path / "a.md"
+    words = ["evaluate", "random", "still=random+hesitate", "--tasks", "control/pend*", "control/point_mass.easy"]
+    words += ["--trials", "3", "--max-steps", "8"]
+    assert evaluate("--json", out, "--markdown", page, "--seed", 5, workers=2, base=words) == 0
+    document = json.loads(out.read_text())
+    assert len(document["trials"]) == 2 * 2 * 3
+    first, other = document["trials"][0], document["trials"][6]
+    assert first.keys() == {"actor", "task", "seed", "index", "state", "length", "return", "success"}
+    assert (first["actor"], other["actor"], first["seed"], first["length"]) == ("random", "still", 5, 8)
+    assert first["state"] == other["state"]
+    assert len({trial["state"] for trial in document["trials"]}) == 6
+    assert document["settings"]["versions"]["mujoco"]
+    assert document["settings"]["actors"]["still"] == {"behaviour": "random+hesitate"}
+    assert document["command"].startswith("pac evaluate random still=random+hesitate --tasks")
+    shown = capsys.readouterr().out
+    assert "Return" in shown
+    assert "not distinguishable" in shown.replace("\n", " ")
+    assert "| pooled, 2 tasks | 6 |" in page.read_text()
+    assert not partial_path(out).exists()
+    alone = tmp_path / "b.json"
+    assert evaluate("--json", alone, "--seed", 5, workers=0, base=words) == 0
+    assert trials(alone) == document["trials"]
+
+
+def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.json", tmp_path / "a.json"
+    evaluate("--trials", 5, "--json", whole)
+    real = play.rollout
+    closed = []
+
+    def stopped(*given: Any, **options: Any) -> Iterator[Any]:
+        try:
+            for number, trial in enumerate(real(*given, **options)):
+                if number == 2:
+                    raise KeyboardInterrupt
+                yield trial
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(play, "rollout", stopped)
+    capsys.readouterr()
+    assert evaluate("--trials", 5, "--json", out) == 130
+    assert closed
+    assert "2 of 5 trials were finished" in capsys.readouterr().out.replace("\n", " ")
+    assert not out.exists()
+    assert len(read(out)[1]) == 2
+    played = []
+    monkeypatch.setattr(play, "rollout", lambda actor, jobs, **given: played.extend(jobs) or real(actor, jobs, **given))
+    assert evaluate("--trials", 5, "--json", out) == 0
+    assert [job.index for job in played] == [2, 3, 4]
+    assert trials(out) == trials(whole)
+
+
+def test_more_trials_are_added_fewer_and_other_settings_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a.json"
+    assert evaluate("--trials", 2, "--json", out) == 0
+    before = trials(out)
+    assert evaluate("--trials", 3, "--json", out) == 0
+    assert trials(out)[:2] == before
+    assert len(trials(out)) == 3
+    assert evaluate("--trials", 1, "--json", out) == 2
+    assert "--trials 3 or more, found 1" in capsys.readouterr().err
+    assert evaluate("--trials", 3, "--seed", 1, "--json", out) == 2
+    assert "other settings" in capsys.readouterr().err
+    assert len(trials(out)) == 3
+    assert len(read(out)[1]) == 3
+
+
+@pytest.mark.usefixtures("gl")
+def test_videos_of_new_and_of_earlier_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("av")
+    out, films = tmp_path / "a.json", tmp_path / "films"
+    for choice in (["0"], ["0", "1"]):
+        assert evaluate("--trials", 2, "--json", out, "--videos", films, "--video-trials", *choice) == 0
+    names = sorted(path.name for path in films.iterdir())
+    assert names == [f"control.pendulum.swingup.trial{i}.random.mp4" for i in (0, 1)]
+    assert "before" not in capsys.readouterr().out
+    notes = json.loads(out.read_text())["notes"]
+    assert "random: a task has 2 trials; the interval of its return means little." in notes
+    assert not [note for note in notes if "before" in note]  # the second showing agrees with the first
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trials", "0"], "1 or more"),
+        (["--videos", "x", "--trials", "2", "--video-trials", "2"], "from 0 to 1"),
+        (["--experts", "nowhere.json"], "a table of experts"),
+        (["--sampling", "greedy"], "sample, mode, mean"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(*words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_percent_of_expert_needs_whole_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = tmp_path / "experts.json", tmp_path / "a.json"
+    entry = {"return": 800.0, "n": 5, "source": "made up"}
+    table.write_text(json.dumps({"tasks": {"control/pendulum.swingup": entry}}))
+    assert evaluate("--trials", 2, "--experts", table, "--json", out) == 0
+    document = json.loads(out.read_text())
+    assert document["summary"]["random"]["pooled"]["all"]["percent"] is None
+    assert any("Percent of expert is not shown" in note for note in document["notes"])
+    whole = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--trials", "1"]
+    out.unlink()
+    assert evaluate("--experts", table, "--json", out, base=whole) == 0
+    document = json.loads(out.read_text())
+    percent = document["summary"]["random"]["pooled"]["all"]["percent"]
+    assert percent["mean"] == pytest.approx(document["trials"][0]["return"] / 8)
+    assert document["experts"]["control/pendulum.swingup"]["source"] == "made up"
+
+
+def workers_of_this_process() -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (place / "cmdline").read_text()
+        except OSError:
+            continue
+        if parent == os.getpid() and "pac.rollout.worker" in command:
+            found.append(int(place.name))
+    return found
+
+
+def test_killed_workers_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--trials", "6", "--max-steps", "200"]
+    calm, stormy = tmp_path / "calm.json", tmp_path / "stormy.json"
+    assert evaluate("--json", calm, base=words) == 0
+    real, killed = play.rollout, []
+
+    def storm(*given: Any, **options: Any) -> Iterator[Any]:
+        for number, trial in enumerate(real(*given, **options)):
+            if number == 0:
+                killed.extend(workers_of_this_process()[:1])
+                os.kill(killed[0], signal.SIGKILL)
+            yield trial
+
+    monkeypatch.setattr(play, "rollout", storm)
+    assert evaluate("--json", stormy, workers=1, base=words) == 0
+    assert len(killed) == 1
+    assert trials(stormy) == trials(calm)
+    assert "killed" in caplog.text
+
+
+class Leaning:
+    """A policy with a critic; `best_of` shows in what it does."""
+
+    name = "leaning"
+
+    def __init__(self, path: str, *, sampling: str, best_of: int, values: bool) -> None:
+        assert values  # the film shows them
+        self.push = (1.0 if sampling == "mode" else -1.0) / best_of
+
+    def act(self, queries: Sequence[Query]) -> list[Reply]:
+        return [Reply(action=np.array([self.push], np.float32), value=query.step / 10) for query in queries]
+
+
+@pytest.mark.usefixtures("gl")
+def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av")
+    monkeypatch.setattr(policy, "load", Leaning)
+    folder, out = tmp_path / "run", tmp_path / "a.json"
+    small_model().save_pretrained(folder)
+    drawn: list[video.Curves] = []
+    real = video.draw_panel
+    monkeypatch.setattr(video, "draw_panel", lambda curves, width: drawn.append(curves) or real(curves, width))
+    words = ["evaluate", f"ours={folder}", "--tasks", "control/pendulum.swingup", "--trials", "2", "--max-steps", "6"]
+    words += ["--sampling", "sample", "mode", "--best-of", "4", "--videos", str(tmp_path / "films")]
+    assert evaluate("--json", out, base=words) == 0
+    document = json.loads(out.read_text())
+    actors = document["settings"]["actors"]
+    assert list(actors) == ["ours (sample)", "ours (mode)"]
+    assert (actors["ours (mode)"]["sampling"], actors["ours (mode)"]["best_of"]) == ("mode", 4)
+    assert {d["pairs"] for d in document["differences"]} == {2}
+    assert len(drawn) == 2
+    assert drawn[0].value is not None
+    np.testing.assert_allclose(drawn[0].value, np.arange(6) / 10, rtol=1e-6)
+
+
+def test_places_that_cannot_be_written_are_found_before_the_first_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(play, "rollout", lambda *given, **options: pytest.fail("too late"))
+    (tmp_path / "file").write_text("")
+    for option, name in (("--json", "a.json"), ("--markdown", "a.md"), ("--videos", "films")):
+        assert evaluate("--trials", 2, option, tmp_path / "file" / name) == 2
+        assert "Name another." in capsys.readouterr().err

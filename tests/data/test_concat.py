@@ -1,0 +1,125 @@
+"""Several folders read as one: nothing lost, nothing moved, every transition as likely."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import write_dataset
+
+from pac.data.concat import ConcatDataset, open_dataset, open_part, pool_statistics
+from pac.data.mixture import Mixture, count, parse_mixture
+from pac.data.sampler import Sampler
+from pac.data.store import Dataset
+from pac.data.windows import locate
+from pac.policy import PolicyMetadata
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Of unequal sizes, with pictures and goals, instructions shared and not."""
+    return [
+        write_dataset(
+            tmp_path / f"part{i}", episodes=3 + 4 * i, cameras=1, goals=True, seed=i, instruction=("a", "b", "a")[i]
+        )
+        for i in range(3)
+    ]
+
+
+def test_episodes_are_those_of_the_parts_in_order(folders: list[Path]) -> None:
+    joined, parts = ConcatDataset(folders), [Dataset(folder) for folder in folders]
+    expected = [episode for part in parts for episode in part]
+    assert len(joined) == len(expected) == 3 + 7 + 11
+    assert joined.num_steps == sum(part.num_steps for part in parts)
+    joined.check_index()
+    for found, wanted in zip(joined, expected, strict=True):
+        np.testing.assert_array_equal(found.action, wanted.action)
+        np.testing.assert_array_equal(found.reward, wanted.reward)
+        for name in wanted.observation:
+            np.testing.assert_array_equal(found.observation[name], wanted.observation[name])
+        for name in wanted.goal_images:
+            np.testing.assert_array_equal(found.goal_images[name], wanted.goal_images[name])
+        assert (found.instruction, found.source, found.success) == (wanted.instruction, wanted.source, wanted.success)
+
+
+def test_statistics_are_those_of_all_rows(folders: list[Path]) -> None:
+    joined = ConcatDataset(folders)
+    states = np.concatenate([episode.observation["observation.state"] for episode in joined])
+    np.testing.assert_allclose(joined.proprio_centre, states.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(joined.proprio_scale, states.std(0), rtol=1e-4)
+    found = joined.statistics("observation.state")
+    np.testing.assert_allclose(found["min"], states.min(0), rtol=1e-6)
+    assert found["count"] == len(states)
+    nothing = {"count": 0, "mean": [], "variance": [], "min": [], "max": []}
+    assert pool_statistics([nothing, found])["mean"] == found["mean"]
+
+
+def test_every_transition_is_as_likely(folders: list[Path]) -> None:
+    """Two transitions a window: each episode is drawn in proportion to its length plus one."""
+    table = mixture(folders, window=3)
+    sampler = Sampler(table, seed=0)
+    (source,) = sampler.sources
+    drawn = np.concatenate([locate([(source, slice(None))], sampler.draw(step).window).episode for step in range(400)])
+    wanted = source.dataset.index["length"] + 1.0
+    wanted *= len(drawn) / wanted.sum()
+    found = np.bincount(drawn, minlength=len(wanted))
+    assert ((found - wanted) ** 2 / wanted).sum() < 50  # chi-squared with 20 degrees of freedom: 45 at 1 in 1000
+    assert count(table.datasets[0], 3).episodes == len(wanted)
+
+
+def mixture(folders: list[Path], window: int = 2, **given: object) -> Mixture:
+    first, *more = map(str, folders)
+    dataset = {"name": "all", "path": first, "more_paths": more} | given
+    return parse_mixture(
+        {"batch_size": 64, "window": window, "groups": [{"name": "g", "weight": 1, "datasets": [dataset]}]}
+    )
+
+
+def test_a_pattern_means_all_that_match_in_order(folders: list[Path]) -> None:
+    named, wanted = mixture([folders[0].parent / "*"]).datasets[0], sorted(map(str, folders[0].parent.iterdir()))
+    assert [named.path, *named.more_paths] == wanted
+    assert len(wanted) > 1
+    first = mixture([folders[0], folders[0].parent / "*"]).datasets[0]
+    assert [first.path, *first.more_paths] == [str(folders[0]), *wanted]
+    odd = folders[0].rename(folders[0].with_name("a[1]"))  # a folder of that very name is no pattern
+    assert mixture([odd]).datasets[0].path == str(odd)
+    with pytest.raises(
+        ValueError, match=r"rounds/\*/nothing: expected folders for dataset 'all', found none that match"
+    ):
+        mixture([odd.parent / "rounds/*/nothing"])
+
+
+def test_given_statistics_reach_the_batch_and_the_policy(folders: list[Path]) -> None:
+    given = {"proprio_centre": [1, 2, 3], "proprio_scale": [4.0, 5.0, 6.0]}
+    sampler = Sampler(mixture(folders, **given), seed=0)
+    batch = sampler.batch(0)
+    np.testing.assert_array_equal(batch.observation.proprio_centre[0, 0], [1, 2, 3])
+    np.testing.assert_array_equal(batch.observation.proprio_scale[0, 0], [4, 5, 6])
+    robot = PolicyMetadata.of(sampler, {"all": 1.0}, 0.99).robots[0]
+    assert (robot.proprio_centre, robot.proprio_scale) == ((1, 2, 3), (4, 5, 6))
+    assert robot.instructions == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"proprio_centre": [1.0, 2.0, 3.0]}, "proprio_centre and proprio_scale together"),
+        ({"proprio_centre": [0.0] * 3, "proprio_scale": [1.0, 0.0, 1.0]}, "positive scales"),
+        ({"proprio_centre": [0.0] * 2, "proprio_scale": [1.0] * 2}, "of 3 numbers, as its states have, found 2"),
+    ],
+)
+def test_impossible_statistics(folders: list[Path], given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sampler(mixture(folders, **given), seed=0)
+
+
+def test_other_data_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    other = write_dataset(tmp_path / "other", dims=5)
+    with pytest.raises(ValueError, match="data of the same kind"):
+        open_dataset(folders[0], [other])
+
+
+def test_a_folder_is_opened_again_once_it_has_grown(folders: list[Path]) -> None:
+    assert open_part(folders[0]) is open_part(folders[0])
+    before = len(open_part(folders[0]))
+    write_dataset(folders[0], episodes=2, cameras=1, goals=True, instruction="a")
+    assert len(open_part(folders[0])) == before + 2

@@ -1,0 +1,128 @@
+"""Trials on disk: written at once, read after any interruption, never mixed with those of other settings."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made import make
+
+from pac.evaluation import read, record
+from pac.evaluation.records import EpisodeRecord, Journal, finite, partial_path, state_id, write_json
+from pac.types import Episode
+
+SETTINGS: dict[str, Any] = {"seed": 0, "tasks": ["control/a"]}
+
+
+def episode(state: float = 1.0) -> Episode:
+    return Episode(
+        observation={"observation.state": np.full((4, 2), state, np.float32)},
+        action=np.zeros((3, 1), np.float32),
+        reward=np.array([0.1, 0.2, 0.3], np.float32),
+        terminated=False,
+        truncated=True,
+        success=True,
+    )
+
+
+class Played:
+    task, seed, index, episode = "control/a", 0, 3, episode()
+
+
+def test_a_record_of_a_trial() -> None:
+    entry = record(Played(), "ours")
+    assert (entry.task, entry.seed, entry.index, entry.length, entry.success) == ("control/a", 0, 3, 3, True)
+    assert entry.total == pytest.approx(0.6)
+    assert EpisodeRecord.from_json(json.loads(json.dumps(entry.as_json()))) == entry
+    assert entry.as_json()["return"] == entry.total
+    assert not {"predicted", "achieved"} & entry.as_json().keys()  # nothing was expected of it
+
+
+def test_what_the_critic_expected_and_what_followed() -> None:
+    trial = Played()
+    trial.values = np.array([0.7, 0.5, 0.3], np.float32)  # type: ignore[attr-defined]
+    entry = record(trial, "ours", 0.5)
+    assert entry.predicted == pytest.approx(0.7)
+    assert entry.achieved == pytest.approx(0.1 + 0.5 * 0.2 + 0.25 * 0.3)
+    again = EpisodeRecord.from_json(json.loads(json.dumps(entry.as_json())))
+    assert (again.predicted, again.achieved) == (entry.predicted, entry.achieved)
+    assert record(trial, "ours").predicted is None  # no discount, no discounted return
+    assert record(trial, "ours") == entry  # it is the same trial
+
+
+def test_a_return_that_is_no_number_is_refused() -> None:
+    class Broken(Played):
+        episode = dataclasses.replace(episode(), reward=np.array([0.1, np.nan, 0.3], np.float32))
+
+    with pytest.raises(ValueError, match="control/a, seed 0, trial 3: expected a finite return, found nan"):
+        record(Broken())
+
+
+def test_the_state_id_is_that_of_the_first_state() -> None:
+    assert state_id(episode()) == state_id(episode())
+    assert state_id(episode()) != state_id(episode(1.0000001))
+    later = episode()
+    later.observation["observation.state"][1:] = 5
+    assert state_id(later) == state_id(episode())
+    assert len(state_id(later)) == 12
+
+
+def test_what_was_finished_is_readable_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "a.json"
+    journal = Journal(path, SETTINGS).__enter__()
+    journal.append(make(index=0))
+    journal.append(make(index=1))
+    with partial_path(path).open("ab") as file:
+        file.write(b'{"actor": "ours", "ta')  # cut off while writing
+    settings, records = read(path)
+    assert settings == SETTINGS
+    assert [entry.index for entry in records] == [0, 1]
+    with Journal(path, SETTINGS) as again:
+        assert len(again.records) == 2
+        again.append(make(index=2))
+    assert [entry.index for entry in read(path)[1]] == [0, 1, 2]
+    journal.__exit__()
+
+
+def test_the_finished_file_takes_the_place_of_the_partial_one_and_can_grow(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with Journal(path, SETTINGS) as journal:
+        journal.append(make(index=0))
+        journal.finish({"settings": SETTINGS, "trials": [make(index=0).as_json()]})
+    assert not partial_path(path).exists()
+    with Journal(path, SETTINGS) as journal:
+        journal.append(make(index=1))
+    assert [entry.index for entry in read(path)[1]] == [0, 1]  # both files
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with Journal(path, SETTINGS) as journal:
+        journal.append(make())
+    with pytest.raises(ValueError, match="expected seed 1; found seed 0"), Journal(path, SETTINGS | {"seed": 1}):
+        pass
+    assert len(read(path)[1]) == 1
+
+
+def test_files_that_are_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such file"):
+        read(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text("[]")
+    with pytest.raises(ValueError, match="expected the JSON of an evaluation"):
+        read(tmp_path / "a.json")
+    (tmp_path / "b.json.partial.jsonl").write_text('{"settings": {}}\n{"x": 1}\n')
+    with pytest.raises(ValueError, match="one trial a line"):
+        read(tmp_path / "b.json")
+
+
+def test_json_is_strict_and_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"x": (float("inf"), float("nan"), 1.5)})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {"x": [None, None, 1.5]}
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()})
+    assert json.loads(path.read_text()) == {"x": [None, None, 1.5]}
+    assert list(tmp_path.iterdir()) == [path]
+    assert finite({"a": {"b": [float("-inf")]}}) == {"a": {"b": [None]}}

@@ -1,0 +1,71 @@
+"""Films: every step is shown, curves lie where their moments are, and another course is not passed off as the trial."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pac.evaluation import video
+from pac.rollout import EpisodeResult, Job, rollout
+
+av = pytest.importorskip("av")
+
+
+@pytest.fixture(scope="module")
+def trial() -> EpisodeResult:
+    return next(iter(rollout("random", [Job("control/pendulum.swingup", 0, 0)], workers=0, max_steps=12)))
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+@pytest.mark.usefixtures("gl")
+def test_a_film_of_a_trial(trial: EpisodeResult, tmp_path: Path) -> None:
+    path = tmp_path / "films" / "a.mp4"
+    assert video.film(trial, path, actor="random", max_steps=12) is None
+    frames = frames_of(path)
+    assert len(frames) == 7  # 50 Hz, every second step of 12, and the end
+    assert frames[0].shape == (240 + video.PANEL, 320, 3)
+    assert list(path.parent.iterdir()) == [path]
+    assert np.abs(frames[0].astype(int) - frames[-1]).max() > 50
+
+
+@pytest.mark.usefixtures("gl")
+def test_another_course_is_said(trial: EpisodeResult, tmp_path: Path) -> None:
+    changed = dataclasses.replace(trial.episode, reward=trial.episode.reward + 1)
+    other = dataclasses.replace(trial, episode=changed)
+    note = video.film(other, tmp_path / "a.mp4", actor="random", max_steps=12)
+    assert note is not None
+    assert "does not show what was counted" in note
+
+
+def test_curves_lie_where_their_moments_are() -> None:
+    reward = np.zeros(100, np.float32)
+    reward[50] = 1
+    curves = video.Curves(title="x", reward=reward, value=np.linspace(0, 1, 100), success=50)
+    panel = video.draw_panel(curves, 320)
+    assert panel.shape == (video.PANEL, 320, 3)
+    middle = panel[video.HEAD : -video.FOOT]
+    columns = {name: np.unique(np.nonzero((middle == video.INK[name]).all(-1))[1]) for name in ("value", "success")}
+    assert 155 <= columns["success"].min() <= 165
+    assert columns["value"].min() < 10
+    assert columns["value"].max() > 305
+    rows = np.nonzero((middle[:, :20] == video.INK["value"]).all(-1))[0]
+    assert rows.min() > middle.shape[0] - 12  # small values lie low
+
+
+def test_the_present_moves_and_constant_curves_draw() -> None:
+    curves = video.Curves(title="x", reward=np.ones(10, np.float32))
+    frames = list(video.draw(iter([np.zeros((41, 65, 3), np.uint8)] * 11), curves, 1))
+    assert frames[0].shape == (40 + video.PANEL, 64, 3)
+    cursor = [int(np.flatnonzero((frame[40 + 40] == video.INK["text"]).all(-1))[0]) for frame in frames]
+    assert cursor == sorted(set(cursor))
+
+
+def test_file_names_are_safe_and_different() -> None:
+    name = video.file_name("a/b:c=1", "control/walker.walk", 3)
+    assert name == "control.walker.walk.trial3.a_b_c_1.mp4"
+    assert video.file_name("a/b:c 1", "control/walker.walk", 3, [name]) != name

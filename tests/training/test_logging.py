@@ -1,0 +1,176 @@
+"""What a run says: metrics.jsonl and TensorBoard agree, after a resume too; names are flat and documented."""
+
+import io
+import json
+import re
+import sys
+import time
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from runs import config, start, write_dataset
+
+from pac.training.logging import RunLogger
+from pac.training.run_dir import RunDirectory, read_metrics
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def board(folder: Path) -> dict[str, dict[int, float]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(folder))
+        events.Reload()
+    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    names = {name for row in rows for name in row} - {"step"}
+    return {name: {row["step"]: row[name] for row in rows if name in row} for name in names}
+
+
+def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
+    """The last checkpoint before the stop is of step 8, that of step 9 is lost: what came after 8 is logged again."""
+    write_dataset(tmp_path / "data" / "arm")
+    run = start(config(tmp_path / "data", machine={"log_every": 2}), tmp_path / "run")
+    run.steps = 10
+    run.train()
+    (tmp_path / "run" / "checkpoints" / "000010" / "checksums.json").unlink()
+    again = start(config(tmp_path / "data", machine={"log_every": 2}), tmp_path / "run", resume=True)
+    assert again.state.step == 8
+    again.train()
+    expected, found = columns(read_metrics(tmp_path / "run")), board(tmp_path / "run" / "tensorboard")
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert list(values) == [2, 4, 6, 8, 10, 12]
+        assert found[name] == pytest.approx(values, rel=1e-6), name
+
+
+def test_names_are_flat_and_documented(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    text = (DOCS / "training.md").read_text()
+    for method in ("bc", "pac", "pac+v"):
+        run = start(config(tmp_path / "data", objective={"method": method}, length="3 steps"), tmp_path / method)
+        run.train()
+        (row,) = read_metrics(tmp_path / method)
+        assert row.pop("step") == 3
+        for name, value in row.items():
+            assert isinstance(value, int | float)
+            assert re.fullmatch(r"[a-z]+/[a-z_]+", name)
+            assert f"`{name}`" in text, f"{name} is not in docs/training.md"
+
+
+def test_the_summary(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data" / "arm")
+    run = start(config(tmp_path / "data"), tmp_path / "run")
+    run.train()
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert found["steps"] == 12
+    assert found["parameters"] == sum(p.numel() for p in run.state.model.parameters())
+    assert found["flops"] == 12 * found["update_flops"]
+    assert found["method"] == "pac"
+    last = {k: v for k, v in read_metrics(tmp_path / "run")[-1].items() if k != "step" and not k.startswith("time/")}
+    assert found["last"] == last
+    assert {"torch", "pac", "python"} <= found["versions"].keys()
+    assert f"`{'`, `'.join(found)}`" in (DOCS / "training.md").read_text()
+
+
+def test_the_line(tmp_path: Path) -> None:
+    """On a terminal it is drawn in place; elsewhere a line now and then."""
+    for terminal in (True, False):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=200)
+        with RunLogger(RunDirectory(tmp_path), console, steps=100, first_step=0) as logs:
+            logs.tick(50)
+            logs.write(50, {"loss/total": 1.25, "loss/imitation": 0.5})
+            logs.write(50, {"evaluation/all/success": 0.5})
+        shown = text.getvalue()
+        for part in ("loss 1.250", "bc 0.500", "/s data 0%", "50/100", "all/success 0.5"):
+            assert terminal or part in shown
+        assert ("\x1b[" in shown) == terminal
+        assert "50/100" in shown
+
+
+def test_a_narrow_terminal_shows_all_of_it(tmp_path: Path) -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80)
+    with RunLogger(RunDirectory(tmp_path), console, steps=5000, first_step=0) as logs:
+        logs.tick(1234)
+        logs.write(
+            1234, {"loss/total": 19.564, "loss/imitation": 18.467, "loss/improvement": 18.46, "loss/critic": 0.275}
+        )
+        logs._progress.refresh()
+        logs.trying(3, 20)
+        logs._progress.refresh()
+        logs.write(1234, {f"evaluation/metaworld/drawer-{x}/success": 0.5 for x in ("open", "close")})
+    shown = text.getvalue()
+    for part in ("1234/5000", "critic 0.275", "trial 3/20", "drawer-close/success 0.5"):
+        assert part in shown, part
+    assert "…" not in shown
+
+
+def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) -> None:
+    logs = RunLogger(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=2, first_step=0, main=False)
+    with logs.waiting(lambda: True):
+        time.sleep(0.02)
+    assert logs.data_wait == 0
+    with logs.waiting():
+        time.sleep(0.02)
+    assert logs.data_wait > 0
+
+
+def test_trials_do_not_slow_updates_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie between two records, at a step that is one or not. By a clock of our own."""
+    now = [100.0]
+    monkeypatch.setattr("pac.training.logging.time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    logs = RunLogger(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=30, first_step=0)
+    with logs:
+        for step in range(1, 31):
+            now[0] += 0.01
+            logs.tick(step)
+            if step % 10 == 0:
+                logs.write(step, {"loss/total": 1.0})
+            if step in (15, 20):
+                with logs.paused():
+                    now[0] += 60
+                logs.write(step, {"evaluation/all/return": 1.0})
+        assert logs.seconds == pytest.approx(120.3)
+        assert logs.updates_per_second == pytest.approx(100)
+    speeds = [row["time/updates_per_second"] for row in read_metrics(tmp_path) if "time/updates_per_second" in row]
+    assert speeds == pytest.approx([100] * 4)
+
+
+def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is not needed for this: what we call of it stands in."""
+    calls: list[Any] = []
+
+    class Remote:
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            calls.append((step, metrics))
+
+        def finish(self) -> None:
+            calls.append("finish")
+
+    module = types.ModuleType("wandb")
+    module.__spec__ = __import__("importlib.machinery", fromlist=["x"]).ModuleSpec("wandb", None)
+    module.init = lambda **given: (calls.append(given), Remote())[1]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    write_dataset(tmp_path / "data" / "arm")
+    settings: dict[str, Any] = {"machine": {"wandb": "mine", "log_every": 6}}
+    start(config(tmp_path / "data", **settings), tmp_path / "run").train()
+    start(config(tmp_path / "data", **settings), tmp_path / "run", resume=True).train()
+    opened, *rows, end, again, _ = calls
+    assert (opened["project"], opened["name"], end) == ("mine", "run", "finish")
+    assert again["id"] == opened["id"], "a run that goes on is the same run there"
+    assert [step for step, _ in rows] == [6, 12]
+    assert "loss/total" in rows[0][1]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    logs = RunLogger(RunDirectory(tmp_path / "other"), Console(file=io.StringIO()), steps=1, first_step=0, wandb="mine")
+    with pytest.raises(ValueError, match="pip install wandb"):
+        logs.__enter__()

@@ -1,0 +1,29 @@
+"""An update: which shapes are compiled. tests/test_train.py has the rest, as parts of a run."""
+
+from pathlib import Path
+from typing import Any
+
+from runs import config, start, write_dataset
+
+from pac.objectives import loss
+from pac.training.step import MOST_COMPILED
+
+
+def test_shapes_past_the_compilers_limit_run_eagerly(tmp_path: Path) -> None:
+    """A mixture may draw more shapes than the compiler takes, hours into a run."""
+    write_dataset(tmp_path / "data" / "one")
+    most = MOST_COMPILED + 4
+    run = start(config(tmp_path / "data", mixture={"batch_size": most}), tmp_path / "run")
+    seen: list[int] = []
+
+    def compiled(*args: Any) -> Any:
+        seen.append(len(args[2].mask))
+        return loss(*args)
+
+    run.update.loss = compiled
+    tensors = next(run.batches())
+    for rows in (*range(1, most + 1), 2, most):
+        part = {k: x[:, :rows] if k in ("images", "goal_images") else x[:rows] for k, x in tensors.items()}
+        run.update(part, run.controls(run.state.step))
+    assert seen == [*range(1, MOST_COMPILED + 1), 2], "the first shapes are compiled, and stay so"
+    assert (int(run.update.refused), run.state.step) == (0, most + 2)
