@@ -240,7 +240,7 @@ def update_batch(config: ModelConfig, windows: int) -> Batch:
         mask=ones.bool(),
         imitation_weight=ones[:, 0] * 0.75,
         critic_weight=ones[:, 0] * 38,
-        gamma=ones[:, 0],
+        gamma=0.99 * ones[:, 0],
         return_to_go=torch.zeros(windows, device=DEVICE),
         return_to_go_weight=torch.zeros(windows, device=DEVICE),
     )

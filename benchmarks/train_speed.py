@@ -54,7 +54,6 @@ from pac.model.flops import Load, update_flops
 from pac.objectives import StepOverrides, loss
 from pac.recipe import parse_recipe
 from pac.training.distributed import ProcessGroup
-from pac.training.setup import make_sampler, scale_rewards
 from pac.training.step import WARM_UP
 from pac.training.trainer import Trainer
 from pac.types import Batch, Episode
@@ -492,9 +491,8 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer 
 
 def fed(run: Trainer, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
     """The loop of training on fresh batches, beside the same updates on batches that lie ready."""
-    machine = replace(run.config.machine, data="auto" if run.processes.device.type == "cpu" else kind)
-    run.sampler = make_sampler(replace(run.config, machine=machine), run.processes)
-    scale_rewards(run.config, run.sampler, run.model_config)
+    on_gpu = run.processes.device.type != "cpu" and kind == "resident"
+    run.sampler = run.sampler.replace(device=run.processes.device if on_gpu else None)
     batches, waited = run.batches(), list[float]()
 
     def step() -> None:
@@ -621,9 +619,7 @@ def check_loss(bench: Bench, case: Case) -> None:
 def check_resident(bench: Bench, case: Case) -> None:
     """Data on the GPU gives the batches that data on disk gives."""
     run = make_run(bench, case, compile=False)
-    machine = replace(run.config.machine, data="auto" if bench.device.type == "cpu" else "resident")
-    other = make_sampler(replace(run.config, machine=machine), run.processes)
-    scale_rewards(run.config, other, run.model_config)
+    other = run.sampler.replace(device=None if bench.device.type == "cpu" else run.processes.device)
     apart, strides = 0.0, True
     for step in range(3):
         found, expected = other.gather(step), run.sampler.gather(step)

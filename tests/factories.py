@@ -86,12 +86,12 @@ def random_batch(config: ModelConfig, batch: int = 3, time: int = 2, seed: int =
         "observation": random_observation(config, batch, time + 1, seed=seed),
         "action": torch.rand(shape, generator=g) * 2 - 1,
         "action_mask": torch.ones(shape, dtype=torch.bool),
-        "reward": torch.rand(batch, time, generator=g),
+        "reward": torch.rand(batch, time, generator=g) * 0.01,  # its returns lie in [0, 1]
         "discount": torch.ones(batch, time),
         "mask": torch.ones(batch, time, dtype=torch.bool),
         "imitation_weight": torch.full((batch,), 0.5),
         "critic_weight": torch.full((batch,), 2.0),
-        "gamma": torch.ones(batch),
+        "gamma": torch.full((batch,), 0.99),
         "return_to_go": torch.zeros(batch),
         "return_to_go_weight": torch.zeros(batch),
     }

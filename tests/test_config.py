@@ -59,11 +59,6 @@ def test_wrong_objective_settings(change: dict[str, Any], message: str) -> None:
         override(ObjectiveConfig(), change)
 
 
-def test_reward_scale_follows_the_discount() -> None:
-    assert ObjectiveConfig(discount=0.98).applied_reward_scale == pytest.approx(0.02)
-    assert ObjectiveConfig(reward_scale=3.0).applied_reward_scale == 3.0
-
-
 def test_unknown_size() -> None:
     with pytest.raises(ValueError, match="Unknown model size 'XXXL'"):
         model_config("XXXL")

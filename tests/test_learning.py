@@ -40,7 +40,7 @@ def learned_reward(alpha: float, critic: str) -> float:
     shape = {"num_latents": 8, "num_blocks": 1, "num_action_bins": 41, "initial_value": 0.2}
     model = PAC(model_config("nano", **sizes, **shape, v_head=critic == "v"))
     target = copy.deepcopy(model).requires_grad_(False)
-    objective = ObjectiveConfig(critic=critic, discount=0.0, reward_scale=1.0, epsilon=0.5)  # type: ignore[arg-type]
+    objective = ObjectiveConfig(critic=critic, epsilon=0.5)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=STEPS, pct_start=0.1)
     real = torch.ones(128, 1, dtype=torch.bool)
@@ -56,7 +56,7 @@ def learned_reward(alpha: float, critic: str) -> float:
             mask=real,
             imitation_weight=torch.full((128,), alpha),
             critic_weight=torch.full((128,), 2.0),
-            gamma=torch.ones(128),
+            gamma=torch.zeros(128),
             return_to_go=torch.zeros(128),
             return_to_go_weight=torch.zeros(128),
         )

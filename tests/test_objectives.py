@@ -129,14 +129,14 @@ def test_targets_of_several_steps_are_returns_written_out(num_steps: int | None)
 def test_a_window_of_two_steps_by_hand() -> None:
     """Targets and advantages of PAC+V, whose next values are the model's own: r0 + g r1 + g^2 v2 and r1 + g v2."""
     model, _, batch = pair()
-    change = {"num_steps": None, "reward_scale": 0.01, "discount": 0.9, "temperature": 1.0}
-    _, metrics = run(model, model, batch, V, **change)
+    batch = dataclasses.replace(batch, gamma=torch.full((3,), 0.9))
+    _, metrics = run(model, model, batch, V, num_steps=None, temperature=1.0)
     assert batch.mask.all()
     assert (batch.discount == 1).all()
     with torch.no_grad():
         values = model.config.value_bins.mean(model.v_logits(model.encode(batch.observation.flatten()))).view(3, 3)
-    second = 0.01 * batch.reward[:, 1] + 0.9 * values[:, 2]
-    wanted = torch.stack([0.01 * batch.reward[:, 0] + 0.9 * second, second], 1)
+    second = batch.reward[:, 1] + 0.9 * values[:, 2]
+    wanted = torch.stack([batch.reward[:, 0] + 0.9 * second, second], 1)
     torch.testing.assert_close(metrics["critic/target_value"], wanted.mean())
     torch.testing.assert_close(metrics["critic/advantage"], (wanted - values[:, :2]).mean())
 
@@ -147,11 +147,10 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
     so that it is as without; half of the log's word is half way.
     """
     model, target, batch = pair()
-    mask, return_to_go = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([40.0, 20.0, 0.0])
-    batch = dataclasses.replace(
-        batch, mask=mask, return_to_go=return_to_go, return_to_go_weight=torch.tensor([1.0, 1.0, 0.0])
-    )
-    config = dataclasses.replace(V if critic == "v" else Q, num_steps=None, reward_scale=0.01, discount=0.9)
+    mask, return_to_go = torch.tensor([[True, True], [True, False], [True, True]]), torch.tensor([0.4, 0.2, 0.0])
+    known, gamma = torch.tensor([1.0, 1.0, 0.0]), torch.full((3,), 0.9)
+    batch = dataclasses.replace(batch, mask=mask, return_to_go=return_to_go, return_to_go_weight=known, gamma=gamma)
+    config = dataclasses.replace(V if critic == "v" else Q, num_steps=None)
 
     def wanted(row: int, share: float) -> torch.Tensor:
         one = batch[row : row + 1]
@@ -159,7 +158,7 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
         some = dataclasses.replace(config, monte_carlo_weight=share)
         return objectives.loss(model, target, one, some, None, given)[1]["critic/target_value"]
 
-    reward = 0.01 * batch.reward
+    reward = batch.reward
     second = reward[0, 1] + 0.9 * 0.4
     torch.testing.assert_close(wanted(0, 1.0), (reward[0, 0] + 0.9 * second + second) / 2)
     torch.testing.assert_close(wanted(1, 1.0), reward[1, 0] + 0.9 * 0.2)
@@ -174,13 +173,12 @@ def test_where_the_log_was_cut_off_the_critic_has_the_word_on_the_rest(known: fl
     """A world that pays 1 a step for ever, and a critic that knows it: a time limit, however near, changes nothing.
     (The log's part must not be taken for all of it: values would fall towards every limit.)
     """
-    bins, config = Bins(0.0, 1.0, 101), dataclasses.replace(V, reward_scale=0.1, discount=0.9, monte_carlo_weight=1.0)
+    bins, config = Bins(0.0, 1.0, 101), dataclasses.replace(V, monte_carlo_weight=1.0)
     _, _, batch = pair()
     batch = dataclasses.replace(
         batch,
-        return_to_go=torch.full((3,), 10 * known),
+        return_to_go=torch.full((3,), known),
         return_to_go_weight=torch.full((3,), known),
-        gamma=torch.ones(3),
     )
     right = bins.project(torch.full((3, 2, 101), 1 / 101), torch.ones(3, 2), torch.zeros(3, 2))
     torch.testing.assert_close(objectives._bootstrap_probs(right, batch, config, bins), right)
@@ -276,7 +274,8 @@ def test_bc_q_is_pac_at_alpha_one() -> None:
 def test_pac_loss_by_hand() -> None:
     """The paper's loss, written out with loops for one seed of samples."""
     model, target, batch = pair()
-    config = dataclasses.replace(Q, temperature=0.05, discount=0.9, reward_scale=0.1, num_samples=3)
+    batch = dataclasses.replace(batch, reward=10 * batch.reward, gamma=torch.full((3,), 0.9))
+    config = dataclasses.replace(Q, temperature=0.05, num_samples=3)
     per_example, metrics = run(model, target, batch, config)
     value_bins, action_bins = model.config.value_bins, model.config.action_bins
     points = value_bins.points(torch.zeros(1))
@@ -294,7 +293,7 @@ def test_pac_loss_by_hand() -> None:
         for t in range(2):
             wanted = torch.zeros(21)
             for j in range(3):
-                shift, scale = batch.reward[b, t] * 0.1, torch.tensor(0.9)
+                shift, scale = batch.reward[b, t], torch.tensor(0.9)
                 wanted += value_bins.project(probs[b, t + 1, j], shift, scale) / 3
             critic = -(wanted * q_logits[b, t].log_softmax(-1)).sum()
             weights = ((probs[b, t] @ points) / 0.05).softmax(-1)
@@ -308,19 +307,21 @@ def test_pac_loss_by_hand() -> None:
     assert metrics["loss/total"].item() == pytest.approx(per_example.mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("reward_scale", [None, 0.1])
 @pytest.mark.parametrize("critic", ["q", "v"])
-def test_each_dataset_has_its_own_discount(critic: str, reward_scale: float | None) -> None:
-    """A row with a discount learns what it would under an objective of that discount; a row with none is as ever."""
+def test_each_dataset_has_its_own_discount(critic: str) -> None:
+    """A row learns what it would in a batch that has its discount in all rows."""
     model, target, batch = pair()
     ended = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     batch = dataclasses.replace(batch, discount=ended)
     base = {"q": Q, "v": V}[critic]
-    config = dataclasses.replace(base, num_steps=None, temperature=0.5, reward_scale=reward_scale, discount=0.9)
-    mixed, _ = run(model, target, dataclasses.replace(batch, gamma=torch.tensor([0.5, 0.97, 1.0])), config)
+    config = dataclasses.replace(base, num_steps=None, temperature=0.5)
+
+    def under(*gamma: float) -> Tensor:
+        return run(model, target, dataclasses.replace(batch, gamma=torch.tensor(gamma)), config)[0]
+
+    mixed = under(0.5, 0.97, 0.9)
     for row, discount in enumerate((0.5, 0.97, 0.9)):
-        alone, _ = run(model, target, batch, config, discount=discount)
-        others, _ = run(model, target, batch, config, discount=0.2)
+        alone, others = under(*[discount] * 3), under(*[0.2] * 3)
         torch.testing.assert_close(mixed.view(3, 2)[row], alone.view(3, 2)[row], rtol=1e-6, atol=1e-6)
         assert not torch.allclose(mixed.view(3, 2)[row], others.view(3, 2)[row], rtol=1e-4)
 
@@ -330,8 +331,8 @@ def test_a_discount_of_zero_is_a_discount() -> None:
     own = dataclasses.replace(batch, gamma=torch.zeros(3))
     ended = dataclasses.replace(batch, discount=torch.zeros(3, 2))
     for config in (Q, V):
-        change = {"temperature": 0.5, "reward_scale": 0.1}
-        assert torch.equal(run(model, target, own, config, **change)[0], run(model, target, ended, config, **change)[0])
+        first, second = (run(model, target, some, config, temperature=0.5)[0] for some in (own, ended))
+        assert torch.equal(first, second)
 
 
 def test_infinite_temperature_imitates_the_reference_policy() -> None:
@@ -370,7 +371,8 @@ def test_pac_v_reverts_to_cloning() -> None:
 def test_pac_v_by_hand() -> None:
     """The paper's PAC+V with b learned: exp(A / eta) on the policy, pi / b on the value loss."""
     model, _, batch = pair()
-    config = dataclasses.replace(V, temperature=0.5, behaviour="learned", max_ratio=2.0, discount=0.9, reward_scale=1.0)
+    batch = dataclasses.replace(batch, reward=100 * batch.reward, gamma=torch.full((3,), 0.9))
+    config = dataclasses.replace(V, temperature=0.5, behaviour="learned", max_ratio=2.0)
     per_example, metrics = run(model, model, weighted(batch, 0.0, 3.0), config)
     bins, everything = model.config.value_bins, model.encode(batch.observation.flatten())
     v_probs = model.v_logits(everything).softmax(-1).view(3, 3, 21)
@@ -496,7 +498,7 @@ def test_the_value_loss_of_pac_v_sends_nothing_through_ratio_weights_or_next_val
     got = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     frozen = copy.deepcopy(model)
     model.zero_grad()
-    bins, reward = model.config.value_bins, batch.reward.flatten() * 0.01
+    bins, reward = model.config.value_bins, batch.reward.flatten()
     with torch.no_grad():
         probs = frozen.v_logits(frozen.encode(batch.observation.flatten())).softmax(-1).view(3, 3, 21)
         value = probs @ bins.points(probs)
@@ -534,7 +536,7 @@ def test_every_objective_reports_what_tells_health_from_sickness() -> None:
 
 def test_clipped_targets_are_counted() -> None:
     model, target, batch = pair()
-    _, metrics = run(model, target, batch, Q, reward_scale=100.0)
+    _, metrics = run(model, target, dataclasses.replace(batch, reward=10_000 * batch.reward), Q)
     assert metrics["critic/clipped"].item() == pytest.approx(1.0)
     _, metrics = run(model, target, dataclasses.replace(batch, reward=torch.zeros_like(batch.reward)), Q)
     assert metrics["critic/clipped"].item() == 0

@@ -65,12 +65,12 @@ def test_the_same_loss(critic: str, images: bool, seed: int) -> None:
 def test_the_same_loss_with_padded_actions() -> None:
     """More action dimensions draw other random numbers: with alpha = 1 and no bootstrap, no sampled action counts."""
     model = small_model()
-    batch = random_batch(small_config(), imitation_weight=torch.ones(3))
+    batch = random_batch(small_config(), imitation_weight=torch.ones(3), gamma=torch.zeros(3))
     batch = dataclasses.replace(batch, action=batch.action[..., :2], action_mask=batch.action_mask[..., :2])
     padded = pad(batch, model.config)
     assert padded.action.shape[-1] == 4
     assert not padded.action_mask[..., 2:].any()
-    objective, plain = ObjectiveConfig(discount=0.0), plain_model(model)
+    objective, plain = ObjectiveConfig(), plain_model(model)
     found, expected = loss(plain, plain, padded, objective)[0], loss(model, model, batch, objective)[0]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 

@@ -212,7 +212,7 @@ def test_the_best_of_many_and_its_value(run: Trainer) -> None:
     one, many = (load(run.directory.path, best_of=n, values=True).act(asked) for n in (1, 16))
     assert np.mean([r.value for r in many]) > np.mean([r.value for r in one])
     scale = run.interface.robots[1].value_scale
-    assert scale == pytest.approx(run.value_scales["leg"]) == pytest.approx(0.25)
+    assert scale == pytest.approx(run.sampler.value_scales["leg"]) == pytest.approx(0.25)
     raw = Policy(run.state.model, unscaled(run.interface), values=True).act(asked)
     assert [r.value for r in one] == pytest.approx([x.value / scale for x in raw if x.value is not None], rel=1e-5)
     assert load(run.directory.path).act(asked)[0].value is None

@@ -23,6 +23,7 @@ T = TypeVar("T")
 Schedule = tuple[tuple[float, float], ...]  # (step, value), ascending
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kMG]?)\s*(steps?|epochs?|flops?)\s*")
+LARGEST_DISCOUNT = 1 - 1e-6  # nearer to 1, float32 cannot tell it from 1
 MOST_STEPS = 1e12  # a machine's lifetime
 FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -36,7 +37,7 @@ class ObjectiveConfig:
     critic: Literal["q", "v", "none"] = "q"  # PAC's Q, PAC+V's V, or cloning alone
     improve: bool = True  # False leaves out the RL term: filtered BC and BC+Q, where alpha is 1 everywhere
     discount: float = 0.99  # gamma of datasets that do not give their own; not stated in the paper
-    reward_scale: float | None = None  # None: 1 - discount, so that values span the range of the rewards
+    reward_scale: float | None = None  # None: the largest value that a dataset's rewards allow fills the bins
     projection: Projection = "two-hot"
     # Rewards in a target before the critic's word; None: all that the window holds. The paper reads trajectories of
     # five steps and does not say what for; with 1, what the critic overrates adds up step by step (docs/log.md).
@@ -55,7 +56,7 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 0 <= self.discount < 1:
+        if not 0 <= self.discount <= LARGEST_DISCOUNT:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
         if not 0 <= self.monte_carlo_weight <= 1:
             raise ValueError(
@@ -73,10 +74,6 @@ class ObjectiveConfig:
             raise ValueError(
                 "ObjectiveConfig: improve=true needs a critic; set critic to 'q' or 'v', or improve=false."
             )
-
-    @property
-    def applied_reward_scale(self) -> float:
-        return 1 - self.discount if self.reward_scale is None else self.reward_scale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from pac.bins import Bins, Projection
-from pac.config import ObjectiveConfig
+from pac.config import LARGEST_DISCOUNT, ObjectiveConfig
 from pac.model import PAC, Encoded
 from pac.types import Batch
 
@@ -294,7 +294,7 @@ def _v_terms(
         next_probs = _bootstrap_probs(next_probs, batch, config, bins)
         value = bins.mean(v_logits)
         target_probs, clipped = _targets(next_probs, batch, config, bins)
-        reward, discount = _returns(batch, config)
+        reward, discount = _returns(batch)
         next_value = next_probs @ bins.points(next_probs)
         bootstrapped = backwards(
             next_value, batch.mask, config.num_steps, lambda t, x: reward[:, t] + discount[:, t] * x
@@ -358,7 +358,7 @@ def check_batch(batch: Batch) -> None:
         "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere; gamma is apart."),
         "imitation_weight": (every, 0.0, 1.0, "It is alpha: 1 for cloning, 0 for RL."),
         "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
-        "gamma": (every, 0.0, 1.0, "It is gamma of the dataset; 1 for that of ObjectiveConfig."),
+        "gamma": (every, 0.0, LARGEST_DISCOUNT, "It is the discount factor of the dataset."),
         "return_to_go": (every, -math.inf, math.inf, "Remove or repair the episode."),
         "return_to_go_weight": (every, 0.0, 1.0, "It is the share of what came after that the log holds."),
     }
@@ -377,21 +377,10 @@ def masked_mean(values: Float[Tensor, " row"], mask: Bool[Tensor, " row"]) -> Fl
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
 
 
-def _returns(batch: Batch, config: ObjectiveConfig) -> tuple[Float[Tensor, "batch time"], Float[Tensor, "batch time"]]:
-    """Scaled reward, and gamma where the world went on; padding holds zeros. Gamma is the dataset's own, where it has
-    one, and so is the reward's scale, unless one is given for all.
-    """
-    padding, own = ~batch.mask, batch.gamma[:, None]
-    gamma = own.masked_fill(own == 1, config.discount)
-    reward = batch.reward.masked_fill(padding, 0) * _reward_scale(batch, config)[:, None]
-    return reward, batch.discount.masked_fill(padding, 0) * gamma
-
-
-def _reward_scale(batch: Batch, config: ObjectiveConfig) -> Float[Tensor, " batch"]:
-    own = batch.gamma
-    if config.reward_scale is not None:
-        return torch.full_like(own, config.reward_scale)
-    return (1 - own).masked_fill(own == 1, config.applied_reward_scale)
+def _returns(batch: Batch) -> tuple[Float[Tensor, "batch time"], Float[Tensor, "batch time"]]:
+    """Return the reward, and gamma where the episode goes on; zeros where masked."""
+    padding = ~batch.mask
+    return batch.reward.masked_fill(padding, 0), batch.discount.masked_fill(padding, 0) * batch.gamma[:, None]
 
 
 def _bootstrap_probs(
@@ -404,7 +393,7 @@ def _bootstrap_probs(
         return next_probs
     follows = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
     ends = (batch.mask & ~follows)[..., None].to(next_probs.dtype)  # at most one a window
-    return_to_go = (batch.return_to_go * _reward_scale(batch, config)).to(next_probs.dtype)
+    return_to_go = batch.return_to_go.to(next_probs.dtype)
     unknown = (1 - batch.return_to_go_weight).to(next_probs.dtype)
     earned = bins.project((ends * next_probs).sum(1), return_to_go, unknown, config.projection)
     return next_probs + config.monte_carlo_weight * ends * (earned[:, None] - next_probs)
@@ -414,7 +403,7 @@ def _targets(
     next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
 ) -> tuple[Float[Tensor, "transition bins"], Float[Tensor, " transition"]]:
     """The critic's targets, and how much of each was lost to the ends of the range in its own step."""
-    reward, discount = _returns(batch, config)
+    reward, discount = _returns(batch)
 
     def back_up(t: int, probs: Float[Tensor, "batch bins"]) -> Float[Tensor, "batch bins"]:
         return td_target(probs, reward[:, t], discount[:, t], bins, config.projection)

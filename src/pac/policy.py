@@ -56,7 +56,7 @@ class PolicyMetadata:
     robots: tuple[EmbodimentStats, ...]
 
     @classmethod
-    def of(cls, sampler: Sampler, value_scales: dict[str, float], discount: float) -> "PolicyMetadata":
+    def of(cls, sampler: Sampler) -> "PolicyMetadata":
         robots = []
         for source in sampler.sources:
             data, config = source.dataset, source.config
@@ -64,7 +64,7 @@ class PolicyMetadata:
             found |= {"proprio_centre": source.proprio_centre, "proprio_scale": source.proprio_scale}
             numbers = {name: tuple(float(x) for x in values) for name, values in found.items()}
             texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
-            scale = value_scales[config.name] * float(config.reward_scale)
+            scale = sampler.value_scales[config.name] * float(config.reward_scale)
             robots.append(
                 EmbodimentStats(
                     name=config.name,
@@ -73,7 +73,7 @@ class PolicyMetadata:
                     value_scale=scale,
                     language_conditioned=config.keep_text > 0,
                     goal_cameras=source.goal_cameras if config.keep_goal > 0 else (),
-                    discount=config.applied_discount(discount),
+                    discount=source.gamma,
                     **numbers,
                 )
             )
@@ -81,7 +81,7 @@ class PolicyMetadata:
             cameras=sampler.camera_slots,
             goal_cameras=sampler.goal_slots,
             image_size=sampler.image_size,
-            discount=discount,
+            discount=sampler.discount,
             robots=tuple(robots),
         )
 

@@ -207,13 +207,13 @@ class Batch(TensorStruct):
     observation: Observation  # leading axes: batch, T + 1
     action: Float[Tensor, "batch time action"]  # normalised to [-1, 1]
     action_mask: Bool[Tensor, "batch time action"]
-    reward: Float[Tensor, "batch time"]
+    reward: Float[Tensor, "batch time"]  # scaled: its returns are values on the model's bins
     discount: Float[Tensor, "batch time"]  # 0 at a true termination, 1 elsewhere: a time limit does not end the world
     mask: Bool[Tensor, "batch time"]  # False: padding of a short episode, or the next observation is unknown
     imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
-    gamma: Float[Tensor, " batch"]  # gamma of that dataset; 1: it has none of its own, the objective's holds
-    return_to_go: Float[Tensor, " batch"]  # what the log earned after the window, discounted, as far as it goes
+    gamma: Float[Tensor, " batch"]  # discount factor of that dataset, in [0, 1)
+    return_to_go: Float[Tensor, " batch"]  # discounted, after the window, as far as the data goes; scaled like `reward`
     return_to_go_weight: Float[
         Tensor, " batch"
     ]  # how far: 1 to a termination; at a time limit after n steps, 1 - gamma^n

@@ -168,8 +168,7 @@ def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
     paths = [make_dataset("wide", wide), make_dataset("blind", [make_episode(6, 5, cameras=["a"], state_dim=0)])]
     paths += [make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])] if state else []
     table = mixture(*paths, goals="hindsight", goal_cameras=["a"]) if not state else mixture(*paths)
-    sampler, joined = Sampler(table, seed=0), Sampler(table, seed=0)
-    joined.keep_on(torch.device("cpu"))
+    sampler, joined = Sampler(table, seed=0), Sampler(table, seed=0, device="cpu")
     for step in range(6):
         assert_equal(joined.batch(step), sampler.batch(step))
         found, expected = joined.gather(step), sampler.gather(step)
@@ -179,24 +178,23 @@ def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
 def test_what_changes_for_a_dataset_reaches_batches_gathered_at_once(make_episode: Any, make_dataset: Any) -> None:
     """The slots that a model has for cameras, and the scale that rewards are given before training."""
     paths = [make_dataset(name, [make_episode(i, 9, cameras=["a", "b"])]) for i, name in enumerate("xy")]
-    samplers = [Sampler(mixture(*paths), seed=0) for _ in range(2)]
-    samplers[1].keep_on(torch.device("cpu"))
-    before = samplers[0].batch(0)
-    for sampler in samplers:
-        sampler.use_slots({"b": 0, "c": 1, "a": 2}, {})
-        sampler.constants["reward_scale"] *= torch.tensor([2.0, 3.0])
-    assert_equal(samplers[1].batch(0), samplers[0].batch(0))
-    after = samplers[1].batch(0)
-    assert after.observation.camera_slots[0, 0].tolist() == [2, 0]
-    assert not torch.equal(after.reward, before.reward)
+    plain, gathered = Sampler(mixture(*paths), seed=0), Sampler(mixture(*paths), seed=0, device="cpu")
+    changes = {"camera_slots": {"b": 0, "c": 1, "a": 2}, "value_scales": {"x": 2.0, "y": 3.0}}
+    before, expected = plain.batch(0), plain.replace(**changes).batch(0)
+    for sampler in (gathered.replace(**changes), plain.replace(**changes, device="cpu")):
+        assert_equal(sampler.batch(0), expected)
+    assert_equal(gathered.replace(**changes).replace(device=None).batch(0), expected)
+    assert expected.observation.camera_slots[0, 0].tolist() == [2, 0]
+    numbers = before.observation.proprio[:, :1, 0]  # of the episode: 0 in x, 1 in y
+    assert torch.equal(expected.reward, before.reward * (2 + numbers))
+    assert_equal(plain.batch(0), before)  # the sampler itself did not change
 
 
 def test_what_changes_for_a_dataset_reaches_worker_processes(make_episode: Any, make_dataset: Any) -> None:
     """Which get the sampler as bytes where they are not forked."""
     path = make_dataset("d", [make_episode(0, 9, cameras=["a", "b"])])
     sampler = Sampler(mixture(path), seed=0)
-    sampler.use_slots({"b": 0, "c": 1, "a": 2}, {})
-    sampler.constants["reward_scale"] *= 2
+    sampler = sampler.replace(camera_slots={"b": 0, "c": 1, "a": 2}, value_scales={"d": 2.0})
     other = pickle.loads(pickle.dumps(sampler))
     assert_equal(other.batch(0), sampler.batch(0))
     assert (other.camera_slots, other.goal_slots) == (sampler.camera_slots, sampler.goal_slots)
@@ -207,8 +205,7 @@ def test_a_gather_at_once_takes_as_many_launches_however_many_datasets(make_epis
     paths = [make_dataset(f"d{i}", [make_episode(i, 9, state_dim=i + 1)]) for i in range(6)]
     launches = []
     for used in (paths[:2], paths):
-        sampler = Sampler(mixture(*used), seed=0)
-        sampler.keep_on(torch.device("cpu"))
+        sampler = Sampler(mixture(*used), seed=0, device="cpu")
         with CountLaunches() as counter:
             sampler.gather(0)
         launches.append(counter.count)
@@ -264,19 +261,19 @@ def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode
 
 
 def test_windows_carry_the_discount_of_their_dataset(make_episode: Any, make_dataset: Any) -> None:
-    """In every way that batches are made; 1, and nothing else changed, where a dataset has none."""
+    """In every way that batches are made; the sampler's, and nothing else changed, where a dataset has none."""
     paths = [make_dataset(name, [make_episode(i, 9, terminated=True)]) for i, name in enumerate("abc")]
     plain, table = mixture(*paths), discounted(mixture(*paths), a=0.9, b=0.0)
-    sampler = Sampler(table, seed=0)
-    batch, before = sampler.batch(0), Sampler(plain, seed=0).batch(0)
-    assert (before.gamma == 1).all()
-    expected = torch.tensor([0.9, 0.0, 1.0])[batch.observation.proprio[:, 0, 0].long()]
+    sampler = Sampler(table, seed=0, discount=0.5)
+    batch, before = sampler.batch(0), Sampler(plain, seed=0, discount=0.5).batch(0)
+    assert (before.gamma == 0.5).all()
+    expected = torch.tensor([0.9, 0.0, 0.5])[batch.observation.proprio[:, 0, 0].long()]
     assert len(expected.unique()) == 3
     assert torch.equal(batch.gamma, expected)
     assert_equal(dataclasses.replace(batch, gamma=before.gamma), before)
     for other in (pickle.loads(pickle.dumps(sampler)).batch(0), next(sampler.batches(num_workers=2, threads=True))):
         assert_equal(other, batch)
-    half = [Sampler(table, seed=0, rank=rank, world_size=2).batch(0).gamma for rank in range(2)]
+    half = [Sampler(table, seed=0, discount=0.5, rank=r, world_size=2).batch(0).gamma for r in range(2)]
     assert torch.equal(torch.cat(half).sort().values, expected.sort().values)
 
 
@@ -285,8 +282,8 @@ def test_the_bounds_of_values_follow_the_discount_of_their_dataset(make_episode:
     dense, bare = make_episode(0, 5), make_episode(0, 5, terminated=True)
     bare = dataclasses.replace(bare, reward=np.array([0, 0, 0, 0, 4], np.float32))
     paths = make_dataset("a", [dense]), make_dataset("b", [dense]), make_dataset("once", [bare])
-    sampler = Sampler(discounted(mixture(*paths), a=0.75, once=0.75), seed=0)
-    assert sampler.value_bounds(0.5) == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
+    sampler = Sampler(discounted(mixture(*paths), a=0.75, once=0.75), seed=0, discount=0.5)
+    assert sampler.value_bounds() == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
 
 
 def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_dataset: Any) -> None:
@@ -294,7 +291,7 @@ def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_da
     kinds = [(length, ends) for length in (1, 2, 4, 11) for ends in ENDS]
     path = make_dataset("d", [make_episode(i, length, **ends) for i, (length, ends) in enumerate(kinds)])
     table = discounted(mixture(path, batch_size=256, window=4, reward_scale=3.0), d=0.5)
-    sampler = Sampler(table, seed=0, returns_discount=0.9)  # the dataset has its own
+    sampler = Sampler(table, seed=0, discount=0.9, return_to_go=True)  # the dataset has its own
     seen = set()
     for step in range(8):
         batch = sampler.batch(step)
@@ -310,8 +307,7 @@ def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_da
     assert len(seen) > 50
     copied = pickle.loads(pickle.dumps(sampler))
     assert_equal(copied.batch(3), sampler.batch(3))
-    sampler.keep_on(torch.device("cpu"))  # as on a GPU
-    assert_equal(sampler.batch(3), copied.batch(3))
+    assert_equal(sampler.replace(device="cpu").batch(3), copied.batch(3))  # as on a GPU
     without = Sampler(table, seed=0).batch(0)
     assert not without.return_to_go.any()
     assert not without.return_to_go_weight.any()

@@ -17,7 +17,7 @@ COLUMNS = ("state", "action", "reward", "terminated", "return_to_go")
 class GpuDataset:
     """The steps of all datasets end to end in one array, each as wide as its robot needs: the columns side by side, and
     behind them a zero, which is what a batch shows where other robots are wider. What all windows of a dataset share,
-    `constants`, are views of one table for each type of number: they may be changed in place.
+    `constants`, lies in one table for each type of number.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class GpuDataset:
             _Table({name: x for name, x in constants.items() if x.dtype == dtype}, device)
             for dtype in dict.fromkeys(x.dtype for x in constants.values())
         ]
-        self.constants = {name: x for table in self._tables for name, x in table.parts.items()}
         self._column = torch.from_numpy(column).to(device)
 
     def place(
@@ -72,7 +71,6 @@ class _Table:
     def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         self.shapes = {name: x.shape[1:] for name, x in tensors.items()}
         self.values = torch.cat([_flat(x, len(x)) for x in tensors.values()], 1).to(device)
-        self.parts = self.split(self.values)
 
     def split(self, rows: Shaped[Tensor, "row columns"]) -> dict[str, Shaped[Tensor, "row *width"]]:
         parts = rows.split([shape.numel() for shape in self.shapes.values()], 1)

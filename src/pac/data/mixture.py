@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from pac.config import check_types, suggest
+from pac.config import LARGEST_DISCOUNT, check_types, suggest
 from pac.data.concat import open_dataset
 from pac.data.relabel import select_episodes
 
@@ -25,8 +25,6 @@ from pac.data.relabel import select_episodes
 TOKENS_PER_NUMBER = 8
 TOKENS_PER_IMAGE = 100
 TOKENS_OF_TEXT = 50
-
-LARGEST_DISCOUNT = 1 - 1e-6  # nearer to 1, float32 cannot tell it from a batch's 1, which means none of its own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ resumes at any step, and on any number of ranks it sees the same windows.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from pac.config import ObjectiveConfig
 from pac.data.gpu import GpuDataset, send
 from pac.data.images import Buffers, common_size, gather_images
 from pac.data.mixture import Mixture
@@ -44,9 +45,7 @@ class BatchIndices:
 
 
 class Sampler:
-    """Draws the batches of a mixture. With a device other than the CPU the data is copied there, and gathered there.
-    With `returns_discount`, of datasets without their own, batches have what the log earned after each window.
-    """
+    """The batches of a mixture, by step. It does not change: `replace` makes another one of the same data."""
 
     def __init__(
         self,
@@ -56,8 +55,13 @@ class Sampler:
         rank: int = 0,
         world_size: int = 1,
         tokenizer: Tokenizer | None = None,
-        device: torch.device | str = "cpu",
-        returns_discount: float | None = None,
+        device: torch.device | str | None = None,  # the data is copied there; None: it stays in its files
+        discount: float = ObjectiveConfig.discount,  # gamma of datasets without their own
+        return_to_go: bool = False,  # whether batches have the return after each window
+        value_scales: Mapping[str, float] | None = None,  # factors on the rewards of each dataset, besides its own
+        camera_slots: Mapping[str, int] | None = None,  # those of a model; None: in order of appearance
+        goal_slots: Mapping[str, int] | None = None,
+        sources: Sequence[WindowedDataset] | None = None,  # the datasets, if they are open already
     ) -> None:
         if not 0 <= rank < world_size or mixture.batch_size % world_size:
             raise ValueError(
@@ -68,10 +72,16 @@ class Sampler:
             raise ValueError(f"Sampler: expected a seed of 0 or more, found {seed}.")
         self.mixture, self.seed, self.rank, self.world_size = mixture, seed, rank, world_size
         self.tokenizer = tokenizer or Tokenizer()
-        self.device, self.returns_discount = torch.device("cpu"), returns_discount
+        self.device = torch.device("cpu" if device is None else device)
+        self.discount, self.return_to_go = discount, return_to_go
         drawn = {name: float(p) for name, p in mixture.probabilities.items() if p}
         used = [config for config in mixture.datasets if config.name in drawn]
-        self.sources = [WindowedDataset(config, mixture.window, self.tokenizer, returns_discount) for config in used]
+        self._opened = sources or [
+            WindowedDataset(config, mixture.window, self.tokenizer, discount=discount, return_to_go=return_to_go)
+            for config in used
+        ]
+        self.sources = [s if device is None else s.with_images_on(self.device) for s in self._opened]
+        self.value_scales = dict(value_scales or {config.name: 1.0 for config in used})
         self._cumulative = np.cumsum([drawn[source.config.name] for source in self.sources])
         self._cumulative[-1] = 1.0
         self._num_windows = np.array([source.num_windows for source in self.sources])
@@ -84,50 +94,28 @@ class Sampler:
             "text": np.array([source.num_text for source in self.sources]),
         }
         self.texts = _Texts(self.sources)
-        self.camera_slots = _slots(source.cameras for source in self.sources)
-        self.goal_slots = _slots(source.goal_cameras for source in self.sources)
+        self.camera_slots = _slots("camera", [source.cameras for source in self.sources], camera_slots)
+        self.goal_slots = _slots("goal camera", [source.goal_cameras for source in self.sources], goal_slots)
         self.image_size = mixture.image_size or common_size(self.sources)
         self.constants = self._constants()
         self.resident: GpuDataset | None = None
         self.buffers = Buffers()
-        if torch.device(device).type != "cpu":
-            self.keep_on(torch.device(device))
+        if device is not None:
+            self.resident = GpuDataset(self.sources, self.constants, self.device)
 
-    def keep_on(self, device: torch.device) -> None:
-        """Copy the data to a device, and gather it there from now on."""
-        self.device = device
-        for source in self.sources:
-            source.move_images(device)
-        self.resident = GpuDataset(self.sources, self.constants, device)
-        self.constants = self.resident.constants
-
-    def use_slots(self, cameras: dict[str, int], goal_cameras: dict[str, int]) -> None:
-        """Give cameras the slots that a model already has for them."""
-        for kind, mine, theirs in (
-            ("camera", self.camera_slots, cameras),
-            ("goal camera", self.goal_slots, goal_cameras),
-        ):
-            unknown = sorted(mine.keys() - theirs.keys())
-            if unknown:
-                raise ValueError(
-                    f"Expected cameras that the model knows ({sorted(theirs)}), found {kind} {unknown}. Choose some "
-                    "with `cameras` in the mixture, or rename them in the data."
-                )
-        self.camera_slots, self.goal_slots = dict(cameras), dict(goal_cameras)
-        for name, table in self._constants().items():
-            if name.endswith("_slots"):
-                self.constants[name].copy_(table)
+    def replace(self, **changes: Any) -> "Sampler":
+        """Return a sampler of the same data, open already, with other arguments."""
+        return Sampler(self.mixture, **(self._arguments() | changes), sources=self._opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A worker process opens the files itself, and takes on what was changed since."""
-        names = ("seed", "rank", "world_size", "tokenizer", "device", "returns_discount")
-        changed = {"camera_slots": self.camera_slots, "goal_slots": self.goal_slots, "constants": self.constants}
-        return partial(Sampler, **{name: getattr(self, name) for name in names}), (self.mixture,), changed
+        """Pickle the arguments alone: a worker process opens the files itself."""
+        return partial(Sampler, **self._arguments()), (self.mixture,)
 
-    def __setstate__(self, changed: dict[str, Any]) -> None:
-        self.camera_slots, self.goal_slots = changed["camera_slots"], changed["goal_slots"]
-        for name, table in changed["constants"].items():
-            self.constants[name].copy_(table)
+    def _arguments(self) -> dict[str, Any]:
+        names = ["seed", "rank", "world_size", "tokenizer", "discount", "return_to_go", "value_scales"]
+        names += ["camera_slots", "goal_slots"]
+        device = None if self.resident is None else self.device
+        return {name: getattr(self, name) for name in names} | {"device": device}
 
     def draw(self, step: int) -> BatchIndices:
         """The windows of one step that belong to this rank."""
@@ -148,9 +136,9 @@ class Sampler:
             show_text=random.random(self.mixture.batch_size) < keep[:, 1],
         )
 
-    def value_bounds(self, discount: float) -> list[tuple[float, float]]:
-        """For each dataset, what its rewards allow a value to be: the extreme reward for ever, or, where rewards come
-        only as an episode terminates, once. `discount` is that of datasets without their own.
+    def value_bounds(self) -> list[tuple[float, float]]:
+        """Return for each dataset the least and the largest value that its rewards allow, before `value_scales`: the
+        extreme reward for ever, or, where rewards come only as an episode terminates, once.
         """
         bounds = []
         for source in self.sources:
@@ -160,7 +148,7 @@ class Sampler:
             sound = np.isfinite(source.reward.numpy())
             reward = source.reward.numpy()[sound] * source.config.reward_scale
             ends = source.terminated.numpy()[sound]
-            horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.config.applied_discount(discount))
+            horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.gamma)
             bounds.append((float(reward.min(initial=0)) * horizon, float(reward.max(initial=0)) * horizon))
         return bounds
 
@@ -210,10 +198,11 @@ class Sampler:
             "camera_mask": rows(np.ones(len(source.cameras), bool) for source in sources),
             "goal_slots": rows(_slots_of(source.goal_cameras, self.goal_slots) for source in sources),
             "goal_mask": rows(np.ones(len(source.goal_cameras), bool) for source in sources),
-            "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources]),
+            "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources])
+            * torch.tensor([float(self.value_scales[source.config.name]) for source in sources]),
             "imitation_weight": torch.tensor([float(source.config.imitation_weight) for source in sources]),
             "critic_weight": torch.tensor([source.critic_weight for source in sources]),
-            "gamma": torch.tensor([float(source.config.applied_discount(1.0)) for source in sources]),
+            "gamma": torch.tensor([float(source.gamma) for source in sources]),
         }
 
     def batches(
@@ -477,10 +466,19 @@ class _Steps(TorchDataset[dict[str, Tensor]]):
         return self.sampler.gather(step)
 
 
-def _slots(cameras: Iterable[tuple[str, ...]]) -> dict[str, int]:
-    """Camera -> slot of the model, in order of first appearance: a dataset added at the end moves no camera."""
+def _slots(kind: str, cameras: Iterable[tuple[str, ...]], given: Mapping[str, int] | None) -> dict[str, int]:
+    """Return camera -> slot of the model: as given, or in order of first appearance, so that a dataset added at the
+    end moves no camera.
+    """
     names = dict.fromkeys(name for group in cameras for name in group)
-    return {name: slot for slot, name in enumerate(names)}
+    if given is None:
+        return {name: slot for slot, name in enumerate(names)}
+    if unknown := sorted(names.keys() - given.keys()):
+        raise ValueError(
+            f"Expected cameras that the model knows ({sorted(given)}), found {kind} {unknown}. Choose some with "
+            "`cameras` in the mixture, or rename them in the data."
+        )
+    return dict(given)
 
 
 def _slots_of(cameras: tuple[str, ...], slots: dict[str, int]) -> Int64[Tensor, " camera"]:

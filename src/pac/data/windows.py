@@ -5,6 +5,7 @@ one transition; what hangs over is masked. So every transition of a dataset is e
 those in the middle, and a short episode counts for what it holds.
 """
 
+import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,9 @@ class WindowedDataset:
         config: DatasetConfig,
         window: int,
         tokenizer: Tokenizer,
-        returns_discount: float | None = None,
+        *,
+        discount: float,  # gamma, if the dataset has none of its own
+        return_to_go: bool = False,
     ) -> None:
         if config.path is None:
             raise ValueError(
@@ -52,6 +55,7 @@ class WindowedDataset:
                 "data with `pac import`, or set its group's weight to 0."
             )
         self.config, self.num_transitions = config, window - 1
+        self.gamma = config.applied_discount(discount)
         self.dataset = dataset = open_dataset(config.path, config.more_paths)
         if not len(dataset):
             raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
@@ -79,18 +83,19 @@ class WindowedDataset:
         self.state = _tensor(dataset.arrays[STATE]) if STATE in dataset.arrays else None
         self.action, self.terminated = _tensor(dataset.arrays[ACTION]), _tensor(dataset.arrays[TERMINATED])
         self.reward, self.return_to_go = _tensor(reward_column(dataset, config.reward)), None
-        if returns_discount is not None and config.goals != "hindsight":  # whose rewards depend on the goal drawn
-            discount = config.applied_discount(returns_discount)
-            self.return_to_go = _tensor(returns_to_go(dataset, config.reward, discount))
+        if return_to_go and config.goals != "hindsight":  # whose rewards depend on the goal drawn
+            self.return_to_go = _tensor(returns_to_go(dataset, config.reward, self.gamma))
         stored = config.goals == "stored"
         seen = dict.fromkeys((*self.cameras, *(() if stored else self.goal_cameras)))
         self.images = {name: _tensor(dataset.arrays[IMAGES + name]) for name in seen}
         self.goals = {name: _tensor(dataset.goals[GOALS + name]) for name in self.goal_cameras if stored}
 
-    def move_images(self, device: torch.device) -> None:
-        """To where they are gathered."""
-        self.images = {name: x.to(device) for name, x in self.images.items()}
-        self.goals = {name: x.to(device) for name, x in self.goals.items()}
+    def with_images_on(self, device: torch.device) -> "WindowedDataset":
+        """Return the same dataset with its images on `device`."""
+        moved = copy.copy(self)
+        moved.images = {name: x.to(device) for name, x in self.images.items()}
+        moved.goals = {name: x.to(device) for name, x in self.goals.items()}
+        return moved
 
     @property
     def num_bytes(self) -> int:

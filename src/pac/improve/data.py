@@ -154,10 +154,10 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
 def check_values(run: Trainer) -> list[str]:
     """What to say of rewards whose values do not fit the bins; raises if none would be learned."""
     low, high = run.model_config.value_min, run.model_config.value_max
-    scale, notes = float(run.objective.reward_scale or 1.0), []
-    bounds = run.sampler.value_bounds(run.config.objective.discount)
-    for source, (least, most) in zip(run.sampler.sources, bounds, strict=True):
+    notes = []
+    for source, (least, most) in zip(run.sampler.sources, run.sampler.value_bounds(), strict=True):
         name = source.config.name
+        scale = run.sampler.value_scales[name]
         if least < 0 <= low:
             raise ValueError(
                 f"Dataset {name!r}: expected rewards of 0 or more, as the model's values lie in [{low:g}, {high:g}], "

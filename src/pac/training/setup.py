@@ -49,26 +49,33 @@ def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers:
         console.print(summary(place.path), soft_wrap=True, markup=False, highlight=False)
 
 
-def make_sampler(config: RunConfig, processes: ProcessGroup) -> Sampler:
-    """On the GPU if the data fits there well, else in memory maps."""
-    objective = config.objective
-    sampler = Sampler(
+def open_data(config: RunConfig, processes: ProcessGroup) -> Sampler:
+    """Return a sampler in memory maps, whose rewards are not scaled for the model yet."""
+    return Sampler(
         config.mixture,
         seed=config.seed,
         rank=processes.rank,
         world_size=processes.size,
-        returns_discount=objective.discount if objective.monte_carlo_weight else None,
+        discount=config.objective.discount,
+        return_to_go=config.objective.monte_carlo_weight > 0,
     )
+
+
+def make_sampler(config: RunConfig, processes: ProcessGroup, opened: Sampler, model: ModelConfig) -> Sampler:
+    """Return the run's sampler: rewards scaled for the model, cameras in its slots, data on the GPU if it fits well."""
+    changes: dict[str, Any] = {"value_scales": value_scales(config, opened, model)}
+    if config.start is not None:
+        start = load_config(config.start)
+        changes |= {"camera_slots": start.get("cameras", {}), "goal_slots": start.get("goal_cameras", {})}
     wanted = config.machine.data
     if processes.device.type == "cpu":
         if wanted == "resident":
             raise ValueError("machine.data: expected a GPU for resident data, found none. Leave it at auto.")
-        return sampler
-    size = sum(source.num_bytes for source in sampler.sources)
+        return opened.replace(**changes)
+    size = sum(source.num_bytes for source in opened.sources)
     total = torch.cuda.get_device_properties(processes.device).total_memory
-    if wanted == "resident" or (wanted == "auto" and size <= RESIDENT_SHARE * total):
-        sampler.keep_on(processes.device)
-    return sampler
+    fits = wanted == "resident" or (wanted == "auto" and size <= RESIDENT_SHARE * total)
+    return opened.replace(**changes, device=processes.device if fits else None)
 
 
 def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
@@ -86,7 +93,7 @@ def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
         facts |= {"image_height": sampler.image_size[0], "image_width": sampler.image_size[1]}
     given = config.model_fields
     vocabulary = max(sampler.tokenizer.vocabulary_size, model_config(config.size).vocabulary_size)
-    negative = any(low < 0 for low, _ in sampler.value_bounds(config.objective.discount))
+    negative = any(low < 0 for low, _ in sampler.value_bounds())
     values = {"value_min": -1.0} if negative and config.objective.reward_scale is None else {}
     options = facts | heads(config.objective) | values | {"vocabulary_size": vocabulary, "initial_value": 0.0} | given
     for name, least in facts.items():
@@ -116,7 +123,6 @@ def _fit_checkpoint(config: RunConfig, sampler: Sampler, facts: dict[str, int]) 
                 f"{config.start}: expected a model with {name} of at least the data's {least}, found "
                 f"{getattr(found, name)}. Start from a larger model, or leave data out of the mixture."
             )
-    sampler.use_slots(content.get("cameras", {}), content.get("goal_cameras", {}))
     size = (found.image_height, found.image_width)
     if (facts["num_cameras"] or facts["num_goal_images"]) and sampler.image_size != size:
         raise ValueError(
@@ -142,16 +148,18 @@ def size_name(model: ModelConfig) -> str:
     return "custom"
 
 
-def scale_rewards(config: RunConfig, sampler: Sampler, model: ModelConfig) -> tuple[ObjectiveConfig, dict[str, float]]:
-    """Unless a scale is given, scale each dataset's rewards so that the largest value they allow fills the bins."""
+def value_scales(config: RunConfig, sampler: Sampler, model: ModelConfig) -> dict[str, float]:
+    """Return the factor on each dataset's rewards: `objective.reward_scale`, or else the one by which the largest value
+    they allow fills the bins.
+    """
     objective = config.objective
     if config.machine.on_nonfinite == "stop":
         _check_rewards(sampler)
     names = [source.config.name for source in sampler.sources]
     if objective.reward_scale is not None:
-        return objective, dict.fromkeys(names, objective.reward_scale)
+        return dict.fromkeys(names, objective.reward_scale)
     scales = []
-    for name, (low, high) in zip(names, sampler.value_bounds(objective.discount), strict=True):
+    for name, (low, high) in zip(names, sampler.value_bounds(), strict=True):
         if low < 0 <= model.value_min and objective.critic != "none":
             raise ValueError(
                 f"Dataset {name!r}: expected rewards of 0 or more, as the model's values lie in [{model.value_min:g}, "
@@ -160,8 +168,7 @@ def scale_rewards(config: RunConfig, sampler: Sampler, model: ModelConfig) -> tu
         fits = [model.value_max / high] if high > 0 else []
         fits += [model.value_min / low] if low < 0 and model.value_min < 0 else []
         scales.append(min(fits) if fits else 1.0)
-    sampler.constants["reward_scale"] *= torch.tensor(scales, device=sampler.device)
-    return dataclasses.replace(objective, reward_scale=1.0), dict(zip(names, scales, strict=True))
+    return dict(zip(names, scales, strict=True))
 
 
 def _check_rewards(sampler: Sampler) -> None:

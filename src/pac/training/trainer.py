@@ -40,7 +40,7 @@ from pac.training.distributed import ProcessGroup
 from pac.training.logging import RunLogger, make_console
 from pac.training.nonfinite import NonFiniteError, describe_nonfinite
 from pac.training.run_dir import SUMMARY, RunDirectory, keep_rule, read_metrics
-from pac.training.setup import choose_device, fit_model, make_sampler, mean_flops, scale_rewards, size_name, versions
+from pac.training.setup import choose_device, fit_model, make_sampler, mean_flops, open_data, size_name, versions
 from pac.training.step import ScheduleValues, TrainState, TrainStep, compute_dtype
 
 
@@ -58,11 +58,11 @@ class Trainer:
         self.config, self.processes = config, processes or ProcessGroup(device=choose_device(config.machine.device))
         self.console = make_console(quiet=not self.processes.is_main)
         self.plan = mixtures.plan(config.mixture)
-        self.sampler = make_sampler(config, self.processes)
+        opened = open_data(config, self.processes)
         self.directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
-        self.model_config = fit_model(config, self.sampler)
-        self.objective, self.value_scales = scale_rewards(config, self.sampler, self.model_config)
-        self.interface = PolicyMetadata.of(self.sampler, self.value_scales, config.objective.discount)
+        self.model_config = fit_model(config, opened)
+        self.sampler, self.objective = make_sampler(config, self.processes, opened, self.model_config), config.objective
+        self.interface = PolicyMetadata.of(self.sampler)
         self.size = size_name(self.model_config)
         self.update_flops = mean_flops(self.plan, self.model_config, self.objective.num_samples)
         self.steps = self._duration(config.length)
@@ -194,7 +194,7 @@ class Trainer:
             "config": self.config.as_json(),
             "model": dataclasses.asdict(self.model_config),
             "objective": dataclasses.asdict(self.objective),
-            "value_scales": self.value_scales,
+            "value_scales": self.sampler.value_scales,
             "size": self.size,
             "start": self.config.start,
             "parameters": count_parameters(self.state.target),
