@@ -3,8 +3,8 @@
     python tools/prose.py                # README, CONTRIBUTING, docs and results
     python tools/prose.py README.md      # some pages
 
-Prints, for each page, the commas, semicolons and colons a sentence (marks) and the median words a sentence. The exit code
-is 1 if a page is over a limit. Tables, headings, code and HTML are left out. `code` counts as one word.
+Prints two measures of each page: commas, semicolons and colons a sentence (marks), and the median words a sentence.
+The exit code is 1 if a page is over a limit. Tables, headings, code and HTML are left out. `code` counts as one word.
 """
 
 import argparse
@@ -84,9 +84,8 @@ def main() -> int:
         failed += over
         name = page.resolve()
         shown = name.relative_to(ROOT) if name.is_relative_to(ROOT) else page
-        print(
-            f"{found.num_sentences:9} {found.marks:6.2f} {found.words:6g}  {shown}{'  <- over the limit' if over else ''}"
-        )
+        note = "  <- over the limit" if over else ""
+        print(f"{found.num_sentences:9} {found.marks:6.2f} {found.words:6g}  {shown}{note}")
         if over:
             print(f"{'':26}longest: {found.longest[:160]}")
     print(f"limits: {MAX_MARKS} marks, {MAX_WORDS} words ({MAX_WORDS_LOG} in docs/log). {failed} pages over a limit.")
