@@ -255,13 +255,13 @@ class Exploit:
         return os.system, (self.command,)
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.parametrize(("protocol", "found"), [(2, "posix.system"), (4, "another instruction")])
+def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int, found: str) -> None:
     mark = tmp_path / "ran"
     path = tmp_path / "chunk_0.pt"
     fields = {"obs": torch.zeros(1, 2, 3), "task": Exploit(f"touch {mark}")}
     torch.save(fields, path, pickle_protocol=protocol)
-    broken(path, "chunk_0.pt", "system", "could run code")
+    broken(path, "chunk_0.pt", found, "could run code")
     assert not mark.exists()
     torch.load(path, weights_only=False)
     assert mark.exists(), "the file is a real exploit"
@@ -271,6 +271,7 @@ def save_pickle(path: Path, content: bytes) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/data.pkl", content)
         archive.writestr("x/data/0", bytes(16))
+        archive.writestr("x/version", b"3\n")
     return path
 
 
@@ -304,7 +305,7 @@ def test_tensors_may_not_reach_outside_their_bytes(tmp_path: Path, offset: int, 
     rest = b"".join(pickle.dumps(value, 2)[2:-1] for value in (offset, size, stride))
     tensor = TENSOR + b"(" + storage + rest + b"\x89}tR"
     path = save_pickle(tmp_path / "a.pt", b"\x80\x02}X\x01\x00\x00\x00a" + tensor + b"s.")
-    with pytest.raises(ValueError, match=r"a\.pt.*key 'a'.*expected .* found"):
+    with pytest.raises(ValueError, match=r"a\.pt.*expected .* found"):
         read_tensors(path)
     good = TENSOR + b"(" + storage + b"K\x00K\x04\x85K\x01\x85\x89}tR"
     path = save_pickle(tmp_path / "b.pt", b"\x80\x02}X\x01\x00\x00\x00a" + good + b"s.")
