@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -255,13 +256,13 @@ class Exploit:
         return os.system, (self.command,)
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.parametrize(("protocol", "found"), [(2, "posix.system"), (4, "another instruction")])
+def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int, found: str) -> None:
     mark = tmp_path / "ran"
     path = tmp_path / "chunk_0.pt"
     fields = {"obs": torch.zeros(1, 2, 3), "task": Exploit(f"touch {mark}")}
     torch.save(fields, path, pickle_protocol=protocol)
-    broken(path, "chunk_0.pt", "system", "could run code")
+    broken(path, "chunk_0.pt", found, "could run code")
     assert not mark.exists()
     torch.load(path, weights_only=False)
     assert mark.exists(), "the file is a real exploit"
@@ -271,6 +272,7 @@ def save_pickle(path: Path, content: bytes) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/data.pkl", content)
         archive.writestr("x/data/0", bytes(16))
+        archive.writestr("x/version", b"3\n")
     return path
 
 
@@ -304,7 +306,7 @@ def test_tensors_may_not_reach_outside_their_bytes(tmp_path: Path, offset: int, 
     rest = b"".join(pickle.dumps(value, 2)[2:-1] for value in (offset, size, stride))
     tensor = TENSOR + b"(" + storage + rest + b"\x89}tR"
     path = save_pickle(tmp_path / "a.pt", b"\x80\x02}X\x01\x00\x00\x00a" + tensor + b"s.")
-    with pytest.raises(ValueError, match=r"a\.pt.*key 'a'.*expected .* found"):
+    with pytest.raises(ValueError, match=r"a\.pt.*expected .* found"):
         read_tensors(path)
     good = TENSOR + b"(" + storage + b"K\x00K\x04\x85K\x01\x85\x89}tR"
     path = save_pickle(tmp_path / "b.pt", b"\x80\x02}X\x01\x00\x00\x00a" + good + b"s.")
@@ -327,14 +329,13 @@ def test_a_missing_extra_names_the_pip_line() -> None:
         need("a_package_that_is_not_there", "formats")
 
 
-def test_checksums_of_tfrecords(tmp_path: Path) -> None:
-    from pac.formats.tfrecord import crc32c
+def test_tfrecords_without_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = foreign.write_rlds(tmp_path, tricky(), last_step="observation")
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    broken(path, "'google_crc32c'", "pip install 'perceiver-actor-critic[formats]'")
 
-    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
-    rng = np.random.default_rng(0)
-    for length in (0, 1, 63, 4095, 4096, 4097, 50_000):
-        content = rng.bytes(length)
-        assert crc32c(content) == foreign.crc32c(content), length
+
+def test_checksums_of_tfrecords(tmp_path: Path) -> None:
     path = foreign.write_rlds(tmp_path, tricky(), last_step="observation")
     file = path / "1.0.0/synthetic-train.tfrecord-00000-of-00001"
     content = bytearray(file.read_bytes())

@@ -6,31 +6,37 @@ names to lists of bytes, floats or integers, in protobuf's wire format.
 
 import struct
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pac.files import problem
+from pac.formats.common import need
 
 Values = np.ndarray | list[bytes]
 
 
 def records(path: Path) -> Iterator[bytes]:
     """The payloads of a TFRecord file, each checked against its checksum."""
+    crc32c = need("google_crc32c", "formats").value
     size = path.stat().st_size
     with path.open("rb") as file:
         while head := file.read(12):
             where = f"{path}, byte {file.tell() - len(head)}"
             _check(len(head) == 12, where, "a record header of 12 bytes", f"{len(head)} bytes")
             length, checksum = struct.unpack("<QI", head)
-            _check(checksum == masked_crc32c(head[:8]), where, "a length with the right checksum", "another checksum")
+            _check(checksum == _masked(crc32c(head[:8])), where, "a length with the right checksum", "another checksum")
             _check(length + 4 <= size - file.tell(), where, f"a record of {length} bytes", "the end of the file")
             payload = file.read(length)
             (checksum,) = struct.unpack("<I", file.read(4))
-            _check(checksum == masked_crc32c(payload), where, "a record with the right checksum", "another checksum")
+            _check(checksum == _masked(crc32c(payload)), where, "a record with the right checksum", "another checksum")
             yield payload
+
+
+def _masked(crc: int) -> int:
+    """Return a checksum as TFRecord stores it."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _check(good: bool, where: object, expected: str, found: str) -> None:
@@ -119,54 +125,3 @@ def _varints(packed: Any, where: object) -> np.ndarray:
         value, at = _varint(packed, at, where)
         numbers.append(value - (1 << 64) if value >> 63 else value)
     return np.array(numbers, np.int64)
-
-
-def masked_crc32c(content: bytes) -> int:
-    """TFRecord's masked CRC-32C (Castagnoli)."""
-    crc = crc32c(content)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def crc32c(content: bytes) -> int:
-    """CRC-32C. Long inputs are cut into equal lanes that advance together, one table lookup for all, and are then
-    joined: appending n zero bytes to a checksum is linear, so it is a table too.
-    """
-    table = _table()
-    width = 1 << max(0, (len(content).bit_length() - 1) // 2)  # bytes in a lane: near the square root
-    num_lanes = len(content) // width if width >= 64 else 0
-    crc = np.uint32(0xFFFFFFFF)
-    if num_lanes:
-        lanes = np.frombuffer(content, np.uint8, num_lanes * width).reshape(num_lanes, width)
-        state = np.zeros(num_lanes, np.uint32)
-        for column in np.ascontiguousarray(lanes.T):
-            state = (state >> np.uint32(8)) ^ table[(state ^ column) & np.uint32(255)]
-        shift = _zeros(width)
-        for lane in state:
-            crc = _apply(shift, crc) ^ lane
-    value, entries = int(crc), table.tolist() if len(content) - num_lanes * width > 256 else table
-    for byte in content[num_lanes * width :]:
-        value = (value >> 8) ^ int(entries[(value ^ byte) & 255])
-    return value ^ 0xFFFFFFFF
-
-
-@cache
-def _table() -> np.ndarray:
-    values = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        values = (values >> np.uint32(1)) ^ np.where(values & np.uint32(1), np.uint32(0x82F63B78), np.uint32(0))
-    return values
-
-
-@cache
-def _zeros(count: int) -> np.ndarray:
-    """(4, 256): what `count` zero bytes make of each byte of a checksum."""
-    state = np.arange(256, dtype=np.uint32) << (np.arange(4, dtype=np.uint32) * np.uint32(8))[:, None]
-    for _ in range(count):
-        state = (state >> np.uint32(8)) ^ _table()[state & np.uint32(255)]
-    return state
-
-
-def _apply(operator: np.ndarray, crc: np.uint32) -> np.uint32:
-    value = int(crc)
-    result = operator[0, value & 255] ^ operator[1, (value >> 8) & 255]
-    return np.uint32(result ^ operator[2, (value >> 16) & 255] ^ operator[3, value >> 24])
