@@ -480,7 +480,7 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer 
             run = make_run(bench, case, compile=bench.compile)
         call = updates(run, take(run, 4))
         fixed = milliseconds(call, bench.device, seconds=bench.seconds)
-        kinds: tuple[Literal["stream", "resident"], ...] = ("stream", "resident")
+        kinds: tuple[Literal["stream", "gpu"], ...] = ("stream", "gpu")
         for kind in kinds if bench.device.type == "cuda" else kinds[:1]:
             if "data" in asked:
                 with bench.guarded(f"{case.name}: data, {kind}"):
@@ -489,9 +489,9 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer 
     return warm
 
 
-def fed(run: Trainer, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
+def fed(run: Trainer, kind: Literal["stream", "gpu"], fixed: float, *, seconds: float) -> Row:
     """The loop of training on fresh batches, beside the same updates on batches that lie ready."""
-    on_gpu = run.processes.device.type != "cpu" and kind == "resident"
+    on_gpu = run.processes.device.type != "cpu" and kind == "gpu"
     run.sampler = run.sampler.replace(device=run.processes.device if on_gpu else None)
     batches, waited = run.batches(), list[float]()
 

@@ -69,12 +69,12 @@ def make_sampler(config: RunConfig, processes: ProcessGroup, opened: Sampler, mo
         changes |= {"camera_slots": start.get("cameras", {}), "goal_slots": start.get("goal_cameras", {})}
     wanted = config.machine.data
     if processes.device.type == "cpu":
-        if wanted == "resident":
-            raise ValueError("machine.data: expected a GPU for resident data, found none. Leave it at auto.")
+        if wanted == "gpu":
+            raise ValueError("machine.data: expected a GPU to hold the data, found none. Leave it at auto.")
         return opened.replace(**changes)
     size = sum(source.num_bytes for source in opened.sources)
     total = torch.cuda.get_device_properties(processes.device).total_memory
-    fits = wanted == "resident" or (wanted == "auto" and size <= RESIDENT_SHARE * total)
+    fits = wanted == "gpu" or (wanted == "auto" and size <= RESIDENT_SHARE * total)
     return opened.replace(**changes, device=processes.device if fits else None)
 
 
