@@ -21,6 +21,7 @@ from pac.cli import main
 from pac.collection import CollectionFolder, CollectionSettings, collect, load_actors
 from pac.data.store import Dataset, read_committed, verify
 from pac.rollout import ActorMix, Job, links, rollout
+from pac.rollout.episodes import EpisodeSettings
 from pac.types import Query, Reply
 
 
@@ -104,11 +105,11 @@ def test_killing_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
     collect(folders("calm"), Swaying(), 8, workers=0)
     running: list[links.ProcessLink] = []
-    start, append, chance = links.ProcessBackend.start, CollectionFolder.append, random.Random(0)
+    start, append, chance = links.ProcessLink.__init__, CollectionFolder.append, random.Random(0)
 
-    def noting(self: links.ProcessBackend, setup: links.Setup) -> links.ProcessLink:
-        running.append(start(self, setup))
-        return running[-1]
+    def record(link: links.ProcessLink, settings: EpisodeSettings) -> None:
+        start(link, settings)
+        running.append(link)
 
     def shooting(self: CollectionFolder, trial: Any) -> None:
         append(self, trial)
@@ -117,7 +118,7 @@ def test_killing_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         for pid in alive if all_at_once else [chance.choice(alive)] if trial.index == 6 else []:
             os.kill(pid, signal.SIGKILL)
 
-    monkeypatch.setattr(links.ProcessBackend, "start", noting)
+    monkeypatch.setattr(links.ProcessLink, "__init__", record)
     monkeypatch.setattr(CollectionFolder, "append", shooting)
     redone = collect(folders("shot"), Swaying(), 8, workers=2, envs_per_worker=2)
     assert redone > 0

@@ -166,7 +166,7 @@ def collect(
         for trial in trials:
             by_task[trial.task].append(trial)
             progress.advance(bars[trial.task])
-            redone += trial.redone
+            redone += trial.restarts
     return redone
 
 

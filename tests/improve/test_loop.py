@@ -22,7 +22,7 @@ from pac.data.writer import DatasetWriter
 from pac.evaluation import read
 from pac.policy import Policy, load
 from pac.rollout import make_jobs, rollout
-from pac.rollout.links import LocalBackend, LocalLink
+from pac.rollout.links import LocalLink
 from pac.training.trainer import Trainer
 from pac.types import Query, Reply
 
@@ -183,11 +183,10 @@ def test_cloning_turns_into_rl_over_rounds(tmp_path: Path, monkeypatch: pytest.M
 
 def test_workers_and_environments_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    start = LocalBackend.start
-    monkeypatch.setattr(LocalBackend, "start", lambda self, setup: started.append(start(self, setup)) or started[-1])
+    start = LocalLink.__init__
+    monkeypatch.setattr(LocalLink, "__init__", lambda link, settings: started.append(link) or start(link, settings))
     assert improve(tmp_path) == 0
     assert len(started) == 1
-    assert isinstance(started[0], LocalLink)
 
 
 def test_mastery_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,18 @@
 import pytest
 
 from pac.rollout import links
+from pac.rollout.episodes import EpisodeSettings
 
 
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of all workers that were started."""
+    """Process ids of all workers that were started."""
     started: list[int] = []
-    start = links.ProcessBackend.start
+    start = links.ProcessLink.__init__
 
-    def noting(self: links.ProcessBackend, setup: links.Setup) -> links.ProcessLink:
-        link = start(self, setup)
+    def record(link: links.ProcessLink, settings: EpisodeSettings) -> None:
+        start(link, settings)
         started.append(link.process.pid)
-        return link
 
-    monkeypatch.setattr(links.ProcessBackend, "start", noting)
+    monkeypatch.setattr(links.ProcessLink, "__init__", record)
     return started

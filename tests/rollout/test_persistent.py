@@ -10,8 +10,8 @@ from rollout.environments import POINT
 from rollout.processes import alive
 
 from pac.rollout import Job, PersistentWorkers, make_jobs, rollout
-from pac.rollout.messages import Setup, Start, StepRequest, StepResponse
-from pac.rollout.worker import Worker
+from pac.rollout.episodes import EpisodeSettings, EpisodeStart
+from pac.rollout.worker import StepRequest, StepResponse, Worker
 
 JOBS, MORE = make_jobs([POINT], 5), make_jobs([POINT], 7, seed=1)
 
@@ -67,12 +67,13 @@ def test_an_environment_in_use_is_not_what_makes_room_for_others() -> None:
     """Of many tasks, the first is played again while others come and go."""
     names = ("pendulum.swingup", "cartpole.balance", "cartpole.swingup", "point_mass.easy", "reacher.easy")
     tasks = [f"control/{name}" for name in (*names, "finger.spin", "ball_in_cup.catch", "acrobot.swingup")]
-    worker = Worker(Setup(max_steps=1))
+    worker = Worker(EpisodeSettings(max_steps=1))
 
     def play(group: int, task: str, is_behaviour: bool = True) -> StepResponse:
-        return worker.handle(StepRequest(group, None, (Start(group, Job(task, 0, 0), 0, "random", is_behaviour),)))
+        start = EpisodeStart(slot=group, job=Job(task, 0, 0), seed=0, actor="random", is_behaviour=is_behaviour)
+        return worker.handle(StepRequest(group, None, (start,)))
 
-    answers = [play(0, task) for task in tasks[:5]] + [play(1, tasks[0], is_behaviour=False)]
-    answers += [play(0, task) for task in tasks[5:]]
+    responses = [play(0, task) for task in tasks[:5]] + [play(1, tasks[0], is_behaviour=False)]
+    responses += [play(0, task) for task in tasks[5:]]
     worker.close()
-    assert [answer.failure for answer in answers] == [None] * len(answers)
+    assert [response.failure for response in responses] == [None] * len(responses)

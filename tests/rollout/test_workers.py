@@ -42,7 +42,7 @@ def test_workers_that_die_are_replaced_and_change_nothing(
     sulky = misbehaving(SULKY)[1]
     jobs = make_jobs([SULKY], sulky + 1)  # two of which kill their worker, once
     trials = list(rollout(Swaying(), jobs, workers=2, envs_per_worker=3))
-    assert sum(trial.redone for trial in trials) >= len(list(tmp_path.iterdir())) == 2
+    assert sum(trial.restarts for trial in trials) >= len(list(tmp_path.iterdir())) == 2
     assert "was killed (SIGKILL) in gym/rollout.environments:Sulky-v0, seed 0, episode" in caplog.text
     assert_same(trials, list(rollout(Swaying(), jobs, workers=0)))  # all notes are written: nobody dies
 

@@ -1,7 +1,7 @@
-"""`rollout`: hands jobs to workers, answers their questions with one batched policy, and gives trials in job order.
+"""`rollout`: hands jobs to workers, acts for all of them with one batched policy, and yields results in job order.
 
-Nothing about an episode depends on where or when it runs: its job decides how it starts and what is drawn in it. So an
-episode whose worker died is simply begun again elsewhere.
+No episode depends on where or when it runs, because its job decides its initial state and its random draws. So an
+episode whose worker was lost starts again in another worker.
 """
 
 import dataclasses
@@ -9,21 +9,22 @@ import heapq
 import logging
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pac import behaviours, envs
 from pac.envs.rendering import find_gl
-from pac.rollout.episodes import ActorLike, ActorMix, EpisodeResult, Job, PolicyProtocol
-from pac.rollout.links import Backend, LocalBackend, ProcessBackend, WorkerLostError
-from pac.rollout.messages import Setup, Start, StepRequest, StepResponse
-from pac.rollout.persistent import PersistentWorkers
-from pac.rollout.slots import EnvSlot, SlotGroup, WorkerHandle, checked
+from pac.files import problem
+from pac.rollout.episodes import ActorLike, ActorMix, EpisodeResult, EpisodeSettings, EpisodeStart, Job, PolicyProtocol
+from pac.rollout.links import Link, PersistentWorkers, WorkerLostError, close_all
+from pac.rollout.worker import StepRequest, StepResponse
+from pac.types import Query, TaskSpec
 
-MAX_FAILURES = 3  # of workers, in the same episode
-MAX_ENVS = 256  # a worker: its actions must fit a socket's buffer
+MAX_FAILURES = 3  # lost workers in the same episode
+MAX_ENVS = 256  # per worker: the actions of all must fit a socket's buffer
 log = logging.getLogger("pac.rollout")
 
 
@@ -44,253 +45,275 @@ def rollout(
     ray: str | None = None,
     crew: PersistentWorkers | None = None,
 ) -> Iterator[EpisodeResult]:
-    """Play every job and yield its trial, in the order of the jobs, whatever the workers and environments.
+    """Play every job and yield its result, in the order of the jobs, for any number of workers and environments.
 
-    `actor` is the spec of a behaviour, a policy, or a mix of them. `workers` are processes (0: play in this one), each
-    with `envs_per_worker` environments (16 for a policy, 2 for behaviours, which gain nothing from more). With
-    `stop_at_success` an episode terminates at its first success. A worker that dies, or gives no answer for `timeout`
-    seconds, is replaced and its episodes are begun again; a warning says so, and `Trial.redone` counts it. With `ray`
-    ("local" or the address of a cluster) the workers are Ray actors. Closing the iterator ends the
-    workers; those of a rollout that came to its end stay with the `crew`, if there is one, for its next rollout.
+    `actor` is the spec of a behaviour, a policy, or a mix of them. `workers` is the number of processes; 0 plays in
+    this process. Each worker has `envs_per_worker` environments (default: 16 for a policy, 2 for behaviours, which gain
+    nothing from more). With `stop_at_success` an episode terminates at its first success. A worker that dies, or sends
+    nothing for `timeout` seconds, is replaced. Its episodes start again, a warning says so, and
+    `EpisodeResult.restarts` counts it. With `ray` ("local" or the address of a cluster) the workers are Ray actors.
+    Closing the iterator ends the workers. Workers of a complete rollout stay with `crew`, if given, for its next one.
     """
-    setup = Setup(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
+    settings = EpisodeSettings(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
     actors = actor.actors if isinstance(actor, ActorMix) else (actor,)
-    _check(actors, jobs, setup, workers, envs_per_worker, timeout)
+    for name, value, low, high in (
+        ("workers", workers, 0, 1024),
+        ("envs_per_worker", envs_per_worker, 1, MAX_ENVS),
+        ("max_steps", max_steps, 1, math.inf),
+        ("timeout", timeout, 1e-3, math.inf),
+    ):
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"rollout: expected {name} within [{low}, {high}], found {value}.")
+    for one in actors:
+        if isinstance(one, str):
+            behaviours.make(one)
+    for task in dict.fromkeys(job.task for job in jobs):
+        if not task.startswith("gym/"):  # asking a Gymnasium id loads it, which is left to its worker
+            envs.spec(task, cameras=cameras)
     if cameras and ray is None and not all(job.task.startswith("gym/") for job in jobs):
         find_gl()  # an error now rather than in a worker; workers inherit what was found
     if envs_per_worker is None:
         envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 16
-    make = _backend(ray, workers)
-    if crew is not None:
-        make = crew.serve((ray, workers > 0), make)
-    return _Pool(actor, jobs, setup, workers, envs_per_worker, timeout, make).run()
+    return _Pool(actor, list(jobs), settings, workers, envs_per_worker, timeout).play(ray, crew)
 
 
-def _backend(address: str | None, workers: int) -> Callable[[], Backend]:
-    """Makes the backend, once the first trial is asked for."""
-    if address is None:
-        return ProcessBackend if workers else LocalBackend
-    from pac.rollout.ray import RayBackend
+@dataclass(eq=False)
+class ActiveEpisode:
+    """An episode in a worker, as the pool sees it."""
 
-    return lambda: RayBackend(address, max(workers, 1))
+    position: int  # of its job
+    seed: int
+    policy: PolicyProtocol | None  # None: a behaviour acts, in the worker
+    task: TaskSpec | None = None  # None: not started yet
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    observation: dict[str, np.ndarray] = field(default_factory=dict)
+    action: np.ndarray | None = None
+    values: list[float] = field(default_factory=list)
+    step: int = 0
+
+    def query(self) -> Query:
+        assert self.task is not None
+        return Query(task=self.task, observation=self.observation, seed=self.seed, step=self.step)
+
+
+@dataclass(eq=False)
+class SlotGroup:
+    """Slots of one worker that are stepped together, in ascending order, and the episode in each."""
+
+    number: int
+    slots: dict[int, ActiveEpisode | None]
+
+    def episodes(self) -> list[ActiveEpisode]:
+        return [episode for episode in self.slots.values() if episode is not None]
+
+    def played(self) -> list[ActiveEpisode]:
+        """Return the started episodes that a policy plays."""
+        return [episode for episode in self.episodes() if episode.task and episode.policy]
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    """One worker, as the pool sees it."""
+
+    link: Link
+    groups: list[SlotGroup]
+    pending: deque[SlotGroup] = field(default_factory=deque)  # groups that were sent, in the order of the responses
+    last_response: float = 0.0  # or the first request since
+    has_responded: bool = False
 
 
 class _Pool:
     def __init__(
         self,
         actor: ActorLike,
-        jobs: Sequence[Job],
-        setup: Setup,
-        workers: int,
+        jobs: list[Job],
+        settings: EpisodeSettings,
+        num_processes: int,
         envs_per_worker: int,
         timeout: float,
-        backend: Callable[[], Backend],
     ) -> None:
-        self.actor, self.jobs, self.setup, self.timeout, self.make_backend = actor, list(jobs), setup, timeout, backend
-        num_groups = min(2, envs_per_worker) if workers else 1  # one is stepped while the policy thinks of the other
-        workers = max(1, min(workers, len(self.jobs)))
-        # Few jobs are spread over all groups rather than crowded into the first.
-        room = min(math.ceil(envs_per_worker / num_groups), math.ceil(len(self.jobs) / (workers * num_groups)))
-        self.shape = (workers, num_groups, room)
-        self.ahead = 4 * workers * num_groups * room + 16  # trials kept while an earlier one is still played
-        self.queue = list(range(len(self.jobs)))  # a heap: what is begun again comes first
+        self.actor, self.jobs, self.settings, self.timeout = actor, jobs, settings, timeout
+        self.num_processes, self.num_workers = num_processes, max(1, min(num_processes, len(jobs)))
+        # Two groups: the worker steps one while the policy computes actions for the other.
+        self.num_groups = min(2, envs_per_worker) if num_processes else 1
+        # Few jobs are spread over all groups.
+        jobs_per_group = math.ceil(len(jobs) / (self.num_workers * self.num_groups))
+        self.group_size = min(math.ceil(envs_per_worker / self.num_groups), jobs_per_group)
+        num_slots = self.num_workers * self.num_groups * self.group_size
+        self.max_unordered = 4 * num_slots + 16  # results kept while an earlier episode still runs
+        self.queue = list(range(len(jobs)))  # a heap: episodes that start again come first
         self.failures: dict[int, int] = defaultdict(int)
-        self.redone: dict[int, int] = defaultdict(int)
+        self.restarts: dict[int, int] = defaultdict(int)
         self.failed_starts = 0
-        self.done: dict[int, EpisodeResult] = {}
-        self.given = 0
-        self.members: list[WorkerHandle] = []
+        self.finished: dict[int, EpisodeResult] = {}
+        self.num_yielded = 0
+        self.workers: list[WorkerHandle] = []
 
-    def run(self) -> Iterator[EpisodeResult]:
+    def play(self, ray: str | None, crew: PersistentWorkers | None) -> Iterator[EpisodeResult]:
+        """Yield the results in order. Workers start with the first and end with the last, or stay with `crew`."""
         if not self.jobs:
             return
-        self.backend = self.make_backend()
+        self.crew = PersistentWorkers() if crew is None else crew
+        self.crew.connect(ray, self.num_processes)
         try:
-            for _ in range(self.shape[0]):
-                self.members.append(WorkerHandle(self.backend.start(self.setup), self._groups()))
-            self._ask()
-            while self.given < len(self.jobs):
-                self._listen()
-                ready = self._take()
-                self._ask()
+            for _ in range(self.num_workers):
+                self.workers.append(WorkerHandle(self.crew.start(self.settings), self._make_groups()))
+            self._send_requests()
+            while self.num_yielded < len(self.jobs):
+                self._receive_responses()
+                ready = self._take_ready()
+                self._send_requests()
                 yield from ready
-            self._dismiss()
+            self.crew.keep([worker.link for worker in self.workers], self.settings)
+            self.workers = []
         finally:
-            self.close()
+            close_all([worker.link for worker in self.workers])
+            if crew is None:
+                self.crew.close()
 
-    def _dismiss(self) -> None:
-        """All is played and nobody is at work: workers may stay for another rollout."""
-        if isinstance(self.backend, PersistentWorkers):
-            self.backend.keep([member.link for member in self.members], self.setup)
-            self.members = []
+    def _make_groups(self) -> list[SlotGroup]:
+        size = self.group_size
+        return [SlotGroup(g, dict.fromkeys(range(g * size, (g + 1) * size))) for g in range(self.num_groups)]
 
-    def close(self) -> None:
-        for member in self.members:
-            member.link.stop()
-        for member in self.members:
-            member.link.close()
-        self.members = []
-        self.backend.close()
-
-    def _groups(self) -> list[SlotGroup]:
-        _, num_groups, room = self.shape
-        return [SlotGroup(g, [EnvSlot(g * room + i) for i in range(room)]) for g in range(num_groups)]
-
-    def _take(self) -> list[EpisodeResult]:
-        """The trials whose turn has come."""
+    def _take_ready(self) -> list[EpisodeResult]:
+        """Return the finished episodes that are next in the order of the jobs."""
         ready = []
-        while self.given in self.done:
-            ready.append(self.done.pop(self.given))
-            self.given += 1
+        while self.num_yielded in self.finished:
+            ready.append(self.finished.pop(self.num_yielded))
+            self.num_yielded += 1
         return ready
 
-    def _ask(self) -> None:
-        """Act for every group that waits for it, in one batch a policy, and fill free slots with new jobs."""
-        idle = [(member, group) for member in self.members for group in member.groups if not group.waiting]
-        actions = self._act([slot for _, group in idle for slot in group.slots if slot.task and slot.policy])
-        for member, group in idle:
-            if group not in member.groups:  # the worker was lost in this very loop
+    def _send_requests(self) -> None:
+        """Compute actions for every group that waits for them, one batch per policy. Fill free slots with jobs."""
+        idle = [(worker, group) for worker in self.workers for group in worker.groups if group not in worker.pending]
+        self._act([episode for _, group in idle for episode in group.played()])
+        for worker, group in idle:
+            if group not in worker.groups:  # the worker was replaced within this loop
                 continue
-            starts = tuple(self._starts(group))
-            if all(slot.position < 0 for slot in group.slots):
+            actions = [episode.action for episode in group.played() if episode.action is not None]
+            starts = tuple(self._fill(group))
+            if not group.episodes():
                 continue
-            moves = [actions[id(slot)] for slot in group.slots if id(slot) in actions]
             try:
-                member.link.send(StepRequest(group.number, np.concatenate(moves) if moves else None, starts))
-            except WorkerLostError as loss:
-                self._replace(member, group, str(loss))
+                worker.link.send(StepRequest(group.number, np.concatenate(actions) if actions else None, starts))
+            except WorkerLostError as error:
+                self._replace(worker, group, str(error))
                 continue
-            if not member.asked:
-                member.heard = time.monotonic()
-            member.asked.append(group)
-            group.waiting = True
+            if not worker.pending:
+                worker.last_response = time.monotonic()
+            worker.pending.append(group)
 
-    def _starts(self, group: SlotGroup) -> Iterator[Start]:
-        for slot in group.slots:
-            if slot.position >= 0 or not self.queue or self.queue[0] >= self.given + self.ahead:
+    def _fill(self, group: SlotGroup) -> Iterator[EpisodeStart]:
+        """Give the next jobs to the free slots of a group."""
+        for number, episode in group.slots.items():
+            if episode or not self.queue or self.queue[0] >= self.num_yielded + self.max_unordered:
                 continue
-            slot.position = heapq.heappop(self.queue)
-            job = self.jobs[slot.position]
-            slot.seed = envs.episode_seed(job.task, job.seed, job.index)
-            actor = self.actor.pick(slot.seed) if isinstance(self.actor, ActorMix) else self.actor
-            slot.policy = None if isinstance(actor, str) else actor
-            name = actor if isinstance(actor, str) else actor.name
-            yield Start(slot.number, job, slot.seed, name, slot.policy is None)
+            position = heapq.heappop(self.queue)
+            job = self.jobs[position]
+            seed = envs.episode_seed(job.task, job.seed, job.index)
+            actor = self.actor.pick(seed) if isinstance(self.actor, ActorMix) else self.actor
+            policy, name = (None, actor) if isinstance(actor, str) else (actor, actor.name)
+            group.slots[number] = ActiveEpisode(position, seed, policy)
+            yield EpisodeStart(slot=number, job=job, seed=seed, actor=name, is_behaviour=policy is None)
 
-    def _act(self, slots: list[EnvSlot]) -> dict[int, np.ndarray]:
-        """Every slot's action, by the slot's id."""
-        actions = {}
+    def _act(self, episodes: list[ActiveEpisode]) -> None:
+        """Compute the next action of each episode."""
         by_policy = defaultdict(list)
-        for slot in slots:
-            by_policy[id(slot.policy)].append(slot)
-        for asking in by_policy.values():
-            policy = asking[0].policy
+        for episode in episodes:
+            by_policy[id(episode.policy)].append(episode)
+        for batch in by_policy.values():
+            policy = batch[0].policy
             assert policy is not None
-            queries = [slot.query() for slot in asking]
+            queries = [episode.query() for episode in batch]
             replies = policy.act(queries)
             if len(replies) != len(queries):
                 raise ValueError(f"Policy {policy.name}: expected {len(queries)} replies, found {len(replies)}.")
-            for slot, query, reply in zip(asking, queries, replies, strict=True):
-                actions[id(slot)] = checked(reply.action, query, policy.name)
+            for episode, query, reply in zip(batch, queries, replies, strict=True):
+                episode.action = _checked(reply.action, query, policy.name)
                 if reply.value is not None:
-                    slot.values.append(reply.value)
-                slot.step += 1
-        return actions
+                    episode.values.append(reply.value)
+                episode.step += 1
 
-    def _listen(self) -> None:
-        """Wait for answers, and take all that are there; replace workers that died or hang."""
-        asked = [member for member in self.members if member.asked]
-        if not asked:
+    def _receive_responses(self) -> None:
+        """Wait for responses and take all that are there. Replace workers that died or hang."""
+        waiting = [worker for worker in self.workers if worker.pending]
+        if not waiting:
             return
-        left = min(member.heard for member in asked) + self.timeout - time.monotonic()
-        ready = self.backend.wait([member.link for member in asked], max(left, 0))
-        for member in asked:
-            if member.link in ready:
-                self._hear(member)
-            elif time.monotonic() - member.heard > self.timeout:
-                self._replace(member, member.asked[0], f"gave no answer for {self.timeout:g} s")
+        deadline = min(worker.last_response for worker in waiting) + self.timeout
+        ready = self.crew.wait([worker.link for worker in waiting], max(deadline - time.monotonic(), 0))
+        for worker in waiting:
+            if worker.link in ready:
+                try:
+                    self._accept(worker, worker.link.receive())
+                except WorkerLostError as error:
+                    self._replace(worker, worker.pending[0], str(error))
+            elif time.monotonic() - worker.last_response > self.timeout:
+                self._replace(worker, worker.pending[0], f"gave no answer for {self.timeout:g} s")
 
-    def _hear(self, member: WorkerHandle) -> None:
-        try:
-            answer = member.link.receive()
-        except WorkerLostError as loss:
-            self._replace(member, member.asked[0], str(loss))
-            return
-        member.heard, member.answered, self.failed_starts = time.monotonic(), True, 0
-        if answer.failure is not None:
-            raise answer.failure.error()
-        group = member.asked.popleft()
-        group.waiting = False
-        self._note(group, answer)
+    def _accept(self, worker: WorkerHandle, response: StepResponse) -> None:
+        """Take new observations and finished episodes from a response."""
+        worker.last_response, worker.has_responded, self.failed_starts = time.monotonic(), True, 0
+        if response.failure is not None:
+            raise response.failure
+        group = worker.pending.popleft()
+        offsets = dict.fromkeys(response.observations, 0)
+        for number, episode in group.slots.items():
+            if episode is None:
+                continue
+            if number in response.started:
+                episode.task, episode.shapes = response.started[number]
+            if number in response.finished:
+                values = np.array(episode.values, np.float32) if episode.values else None
+                result, restarts = response.finished[number], self.restarts[episode.position]
+                self.finished[episode.position] = dataclasses.replace(result, values=values, restarts=restarts)
+                group.slots[number] = None
+            elif episode.task and episode.policy:
+                episode.observation = {}
+                for name, shape in episode.shapes.items():
+                    end = offsets[name] + math.prod(shape)
+                    episode.observation[name] = response.observations[name][offsets[name] : end].reshape(shape)
+                    offsets[name] = end
 
-    def _note(self, group: SlotGroup, answer: StepResponse) -> None:
-        places = dict.fromkeys(answer.observations, 0)
-        for slot in group.slots:
-            if slot.number in answer.started:
-                slot.task, slot.shapes = answer.started[slot.number]
-            if slot.number in answer.finished:
-                trial = answer.finished[slot.number]
-                values = np.array(slot.values, np.float32) if slot.values else None
-                redone = self.redone[slot.position]
-                self.done[slot.position] = dataclasses.replace(trial, values=values, redone=redone)
-                slot.free()
-            elif slot.task and slot.policy:
-                slot.observation = {}
-                for name, shape in slot.shapes.items():
-                    end = places[name] + math.prod(shape)
-                    slot.observation[name] = answer.observations[name][places[name] : end].reshape(shape)
-                    places[name] = end
-
-    def _replace(self, member: WorkerHandle, group: SlotGroup, reason: str) -> None:
-        """Put another worker in the place of one that is lost, and its episodes back in the queue."""
-        at = member.link.slot()
-        slots = [slot for any_group in member.groups for slot in any_group.slots if slot.position >= 0]
-        suspects = [slot for slot in slots if (slot in group.slots if at is None else slot.number == at)]
-        lost = ", ".join(str(self.jobs[slot.position]) for slot in suspects)
-        self.failed_starts += not member.answered
-        place = f"in {lost}" if lost else "between two turns"
-        log.warning("A worker %s %s. Replaced it, and began %d episodes again.", reason, place, len(slots))
-        for slot in suspects:
-            self.failures[slot.position] += 1
-        for slot in slots:
-            self.redone[slot.position] += 1
-            heapq.heappush(self.queue, slot.position)
-        if (worst := max((self.failures[slot.position] for slot in suspects), default=0)) >= MAX_FAILURES:
+    def _replace(self, worker: WorkerHandle, group: SlotGroup, reason: str) -> None:
+        """Replace a lost worker, and put its episodes back in the queue."""
+        at_work = worker.link.slot()
+        lost = [episode for each in worker.groups for episode in each.episodes()]
+        suspects = group.episodes()
+        if at_work is not None:
+            found = [each.slots.get(at_work) for each in worker.groups]
+            suspects = [episode for episode in found if episode is not None]
+        names = ", ".join(str(self.jobs[episode.position]) for episode in suspects)
+        self.failed_starts += not worker.has_responded
+        where = f"in {names}" if names else "between two requests"
+        log.warning("A worker %s %s. Replaced it. %d episodes start again.", reason, where, len(lost))
+        for episode in suspects:
+            self.failures[episode.position] += 1
+        for episode in lost:
+            self.restarts[episode.position] += 1
+            heapq.heappush(self.queue, episode.position)
+        if (worst := max((self.failures[episode.position] for episode in suspects), default=0)) >= MAX_FAILURES:
             raise RolloutError(
-                f"{worst} workers were lost in the same place: {lost}. The last one {reason}. Play that "
-                "episode alone with workers=0 to see why; too little memory is a common cause."
+                f"{worst} workers were lost in the same episode: {names}. The last one {reason}. Play that episode "
+                "alone with workers=0 to see why. A common cause is too little memory."
             )
         if self.failed_starts >= MAX_FAILURES:
             raise RolloutError(
-                f"{self.failed_starts} workers in a row were lost before they answered; the last {reason}. "
-                "What they wrote "
-                "to stderr may say why; on Ray, every worker needs a free CPU of the cluster."
+                f"{self.failed_starts} workers in a row were lost before their first response. The last one {reason}. "
+                "Read what they wrote to stderr. On Ray, every worker needs a free CPU of the cluster."
             )
-        member.link.close()
-        member.link, member.groups, member.answered = self.backend.start(self.setup), self._groups(), False
-        member.asked.clear()
+        worker.link.close()
+        worker.link, worker.groups, worker.has_responded = self.crew.start(self.settings), self._make_groups(), False
+        worker.pending.clear()
 
 
-def _check(
-    actors: Sequence[str | PolicyProtocol],
-    jobs: Sequence[Job],
-    setup: Setup,
-    workers: int,
-    envs_per_worker: int | None,
-    timeout: float,
-) -> None:
-    """Find what cannot work before a worker is started."""
-    for name, value, low, high in (
-        ("workers", workers, 0, 1024),
-        ("envs_per_worker", envs_per_worker, 1, MAX_ENVS),
-        ("max_steps", setup.max_steps, 1, math.inf),
-        ("timeout", timeout, 1e-3, math.inf),
-    ):
-        if value is not None and not low <= value <= high:
-            raise ValueError(f"rollout: expected {name} within [{low}, {high}], found {value}.")
-    for actor in actors:
-        if isinstance(actor, str):
-            behaviours.make(actor)
-    for task in dict.fromkeys(job.task for job in jobs):
-        if not task.startswith("gym/"):  # to ask one of these is to load it: its worker does
-            envs.spec(task, cameras=setup.cameras)
+def _checked(action: np.ndarray, query: Query, name: str) -> np.ndarray:
+    """Return the action as float32. Raise if it has another shape than the task's actions."""
+    expected = (len(query.task.action_low),)
+    if action.shape != expected:
+        raise problem(
+            f"Policy {name}, {query.task.name}, step {query.step}",
+            expected=f"an action of shape {expected}",
+            found=action.shape,
+            fix="Reply with one raw number per action dimension.",
+        )
+    return action.astype(np.float32, copy=False)

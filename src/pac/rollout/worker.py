@@ -1,9 +1,10 @@
-"""The far side of a rollout: environments, and the behaviours that act beside them.
+"""The worker: steps environments for the pool, and runs the behaviours that act in them.
 
-A worker's slots come in groups. A `StepRequest` steps one group; while the policy computes that group's actions
-the worker steps the next. The same class serves in this process, in a process of its own, and as a Ray actor.
+A worker's slots come in groups. A `StepRequest` steps one group. While the policy computes that group's actions, the
+worker steps the next one. The same class runs in this process, in a process of its own, and as a Ray actor.
 """
 
+import builtins
 import contextlib
 import mmap
 import os
@@ -13,108 +14,159 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from pac import envs
-from pac.rollout.messages import Failure, Setup, Start, StepRequest, StepResponse, decode_request, encode
-from pac.rollout.running import Running
+from pac.rollout.episodes import EpisodeResult, EpisodeSettings, EpisodeStart, RunningEpisode
+from pac.types import TaskSpec
 
-REQUEST_SECONDS = 0.5  # a group of behaviours steps on by itself this long before it reports that it is alive
-SPARE_ENVS = 4  # kept for later episodes, beyond as many as were ever in use at once
-IDLE = 0  # marker: not inside an environment
+REQUEST_SECONDS = 0.5  # a group of behaviours steps this long before it responds, to show that it is alive
+SPARE_ENVS = 4  # environments kept for later episodes, beyond the most that were ever in use at once
+IDLE = 0  # marker: at work in no environment
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """A request to step a group. `actions` are those of the slots that a policy plays, concatenated by slot."""
+
+    group: int
+    actions: np.ndarray | None = None
+    starts: tuple[EpisodeStart, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arrays as plain bytes, which takes a third of the time."""
+        actions = None if self.actions is None else bytearray(self.actions.data)
+        return _load_request, (self.group, actions, self.starts)
+
+
+def _load_request(group: int, actions: bytearray | None, starts: tuple[EpisodeStart, ...]) -> StepRequest:
+    return StepRequest(group, None if actions is None else np.frombuffer(actions, np.float32), starts)
+
+
+@dataclass
+class StepResponse:
+    """A group after a step. `observations` are those of the slots that a policy plays, concatenated by slot."""
+
+    group: int
+    observations: dict[str, np.ndarray] = field(default_factory=dict)
+    started: dict[int, tuple[TaskSpec, dict[str, tuple[int, ...]]]] = field(default_factory=dict)  # slot -> shapes
+    finished: dict[int, EpisodeResult] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = {name: (bytearray(array.data), array.dtype.str) for name, array in self.observations.items()}
+        return _load_response, (self.group, plain, self.started, self.finished, self.failure)
+
+
+def _load_response(group: int, plain: dict[str, tuple[bytearray, str]], *others: Any) -> StepResponse:
+    return StepResponse(group, {name: np.frombuffer(*pair) for name, pair in plain.items()}, *others)
 
 
 class Worker:
-    """Environments in groups of slots. `mark` is told in which slot it is at work, so that a culprit can be found."""
+    """Environments in groups of slots. It calls `mark` with the slot it is at work in, to find the cause of a crash."""
 
-    def __init__(self, setup: Setup, mark: Callable[[int], None] = lambda slot: None) -> None:
-        self.setup, self.mark = setup, mark
-        self.groups: dict[int, dict[int, Running]] = {}
-        self.free: dict[str, list[Any]] = {}  # task -> environments between two episodes, the longest unused first
+    def __init__(self, settings: EpisodeSettings, mark: Callable[[int], None] = lambda slot: None) -> None:
+        self.settings, self.mark = settings, mark
+        self.groups: dict[int, dict[int, RunningEpisode]] = {}
+        self.spare: dict[str, list[Any]] = {}  # task -> environments without an episode, the longest unused first
         self.most_in_use = 0
-        self.at: Running | Start | None = None  # where it is at work
+        self.current: RunningEpisode | EpisodeStart | None = None  # at work in
 
-    def handle(self, turn: StepRequest) -> StepResponse:
-        """Do a turn; what goes wrong in it is part of the answer."""
+    def handle(self, request: StepRequest) -> StepResponse:
+        """Carry out a request. An error becomes part of the response."""
         try:
-            return self._play(turn)
+            return self._play(request)
         except Exception as error:
-            failure = Failure(type(error).__name__, str(error), self._where(), traceback.format_exc())
-            return StepResponse(turn.group, failure=failure)
+            return StepResponse(request.group, failure=_portable(error, self._where()))
         finally:
             self.mark(IDLE)
 
     def close(self) -> None:
-        slots = [running.env for group in self.groups.values() for running in group.values()]
-        for env in [*slots, *(env for free in self.free.values() for env in free)]:
+        in_use = [episode.env for group in self.groups.values() for episode in group.values()]
+        for env in [*in_use, *(env for spare in self.spare.values() for env in spare)]:
             with contextlib.suppress(Exception):
                 env.close()
 
-    def _play(self, turn: StepRequest) -> StepResponse:
-        group, answer = self.groups.setdefault(turn.group, {}), StepResponse(turn.group)
-        self._step(group, turn.actions, answer)
-        for start in turn.starts:
-            self.at = start
-            self.mark(start.slot + 1)
-            running = Running(self._environment(start.job.task), start, self.setup)
-            group[start.slot] = running
+    def _play(self, request: StepRequest) -> StepResponse:
+        group, response = self.groups.setdefault(request.group, {}), StepResponse(request.group)
+        self._step(group, request.actions, response)
+        for start in request.starts:
+            group[start.slot] = episode = self._start(start)
             self.most_in_use = max(self.most_in_use, sum(map(len, self.groups.values())))
-            shapes = {name: values[0].shape for name, values in running.observations.items()}
-            answer.started[start.slot] = (running.task, shapes)
+            shapes = {name: values[0].shape for name, values in episode.observations.items()}
+            response.started[start.slot] = (episode.task, shapes)
         deadline = time.monotonic() + REQUEST_SECONDS
-        while group and not answer.finished and all(r.behaviour is not None for r in group.values()):
-            self._step(group, None, answer)
+        while group and not response.finished and all(e.behaviour is not None for e in group.values()):
+            self._step(group, None, response)
             if time.monotonic() > deadline:
                 break
-        asking = [group[slot] for slot in sorted(group) if group[slot].behaviour is None]
-        for name in sorted({name for running in asking for name in running.observations}):
-            latest = [r.observations[name][-1].reshape(-1) for r in asking if name in r.observations]
-            answer.observations[name] = np.concatenate(latest)
-        return answer
+        played = [group[slot] for slot in sorted(group) if group[slot].behaviour is None]
+        for name in sorted({name for episode in played for name in episode.observations}):
+            latest = [e.observations[name][-1].reshape(-1) for e in played if name in e.observations]
+            response.observations[name] = np.concatenate(latest)
+        return response
 
-    def _step(self, group: dict[int, Running], actions: np.ndarray | None, answer: StepResponse) -> None:
-        place = 0
+    def _start(self, start: EpisodeStart) -> RunningEpisode:
+        self.current = start
+        self.mark(start.slot + 1)
+        task = start.job.task
+        if spare := self.spare.pop(task, []):
+            env = spare.pop()
+            self.spare |= {task: spare} if spare else {}  # no empty lists: `_keep` takes from the first
+        else:
+            env = envs.make(task, cameras=self.settings.cameras, max_steps=self.settings.max_steps)
+        return RunningEpisode(env, start, self.settings)
+
+    def _step(self, group: dict[int, RunningEpisode], actions: np.ndarray | None, response: StepResponse) -> None:
+        offset = 0
         for slot in sorted(group):
-            running, action = group[slot], None
-            self.at = running
+            episode, action = group[slot], None
+            self.current = episode
             self.mark(slot + 1)
-            if running.behaviour is None:
+            if episode.behaviour is None:
                 assert actions is not None
-                action = actions[place : place + running.num_actions]
-                place += running.num_actions
-            running.step(action)
-            if running.done:
-                answer.finished[slot] = running.trial()
-                self._leave(group.pop(slot))
+                action = actions[offset : offset + episode.num_actions]
+                offset += episode.num_actions
+            episode.step(action)
+            if episode.done:
+                response.finished[slot] = episode.result()
+                self._keep(group.pop(slot))
+
+    def _keep(self, episode: RunningEpisode) -> None:
+        """Keep the environment for the next episode of its task. Close the one that was unused for longest."""
+        spare = self.spare.pop(episode.start.job.task, [])
+        self.spare[episode.start.job.task] = [*spare, episode.env]
+        while sum(map(len, self.spare.values())) > self.most_in_use + SPARE_ENVS:
+            oldest = next(iter(self.spare))
+            self.spare[oldest].pop().close()
+            if not self.spare[oldest]:
+                del self.spare[oldest]
 
     def _where(self) -> str:
-        if isinstance(self.at, Running):
-            return f"{self.at.start.job}, step {len(self.at.actions)}"
-        return f"{self.at.job}, at its start" if self.at else "before its first episode"
+        if isinstance(self.current, RunningEpisode):
+            return f"{self.current.start.job}, step {len(self.current.actions)}"
+        return f"{self.current.job}, at its start" if self.current else "before its first episode"
 
-    def _environment(self, task: str) -> Any:
-        if free := self.free.pop(task, []):
-            env = free.pop()
-            self.free |= {task: free} if free else {}  # what is empty is not there: `_leave` takes from the first
-            return env
-        return envs.make(task, cameras=self.setup.cameras, max_steps=self.setup.max_steps)
 
-    def _leave(self, running: Running) -> None:
-        """Keep the environment for the next episode of its task; what was kept longest makes room."""
-        free = self.free.pop(running.start.job.task, [])
-        self.free[running.start.job.task] = [*free, running.env]
-        while sum(map(len, self.free.values())) > self.most_in_use + SPARE_ENVS:
-            oldest = next(iter(self.free))
-            self.free[oldest].pop().close()
-            if not self.free[oldest]:
-                del self.free[oldest]
+def _portable(error: Exception, where: str) -> Exception:
+    """Return the error with its place and traceback, as a builtin class: others may not exist in the pool's process."""
+    kind, text = type(error), str(error)
+    if getattr(builtins, kind.__name__, None) is not kind:
+        kind, text = RuntimeError, f"{kind.__name__}: {error}"
+    try:
+        copy = kind(f"{text} ({where})")
+    except TypeError:  # a class that takes more arguments, such as UnicodeDecodeError
+        copy = RuntimeError(f"{kind.__name__}: {text} ({where})")
+    copy.add_note(f"In a worker:\n{traceback.format_exc()}")
+    return copy
 
 
 def main() -> None:
-    """A worker process: turns come in and answers go out over the socket it was given, until that closes."""
+    """Serve requests over the socket named on the command line until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
     connection = Connection(int(sys.argv[1]))
     marker = mmap.mmap(int(sys.argv[2]), mmap.PAGESIZE)
@@ -125,5 +177,5 @@ def main() -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         worker = Worker(pickle.loads(connection.recv_bytes()), mark)
         while True:
-            connection.send_bytes(encode(worker.handle(decode_request(connection.recv_bytes()))))
-    os._exit(0)  # graphics drivers are not always graceful at exit
+            connection.send_bytes(pickle.dumps(worker.handle(pickle.loads(connection.recv_bytes())), protocol=5))
+    os._exit(0)  # graphics drivers may crash at a normal exit
