@@ -33,6 +33,8 @@ RECIPE_NAMES = {
 OPTIONS = {"--trials": "--episodes", "--video-trials": "--video-episodes"}
 # Keys of config.json in a run's folder, beside the recipe.
 RUN_KEYS = {"trajectories": "windows"}
+# Keys of the JSON document of an evaluation.
+EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of what a checkpoint says of one dataset of its training.
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
 

@@ -1,7 +1,7 @@
-"""Several actors on the same initial states: the difference of each pair, with its interval, and what cannot be said.
+"""Comparison of actors on the same initial states: paired differences with intervals, and warnings.
 
-A trial of one actor is paired with the other's from the same (task, seed, index). That the two started from the same
-state is checked, not assumed.
+An episode of one actor is paired with the other's of the same task, seed and index. The recorded hashes of the two
+initial states must agree.
 """
 
 import itertools
@@ -12,23 +12,23 @@ import numpy as np
 
 from pac.evaluation.intervals import (
     Interval,
+    episodes_for,
     paired_difference,
     pairs_for,
     stratified_bootstrap,
     stratified_mean,
-    trials_for,
 )
 from pac.evaluation.records import EpisodeRecord, by_actor
 from pac.evaluation.summary import ALL, Summary
 
-HALF_WIDTH = 0.05  # a success rate known less well than this gets a warning
-FEW_TRIALS = 10  # of a task: below, a mean's interval rests on the normal distribution alone
+HALF_WIDTH = 0.05  # a success rate whose interval is wider than this on either side gets a warning
+FEW_EPISODES = 10  # per task: with fewer, the interval of a mean rests on the normal distribution alone
 Pairs = dict[str, list[tuple[EpisodeRecord, EpisodeRecord]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """`first` minus `second`."""
+    """A paired difference of two actors: `first` minus `second`."""
 
     first: str
     second: str
@@ -38,26 +38,29 @@ class Difference:
     low: float
     high: float
     pairs: int
-    method: str
-    needed: int | None  # pairs that would show a difference of this size, with a chance of 80%
+    method: str  # of the interval
+    needed: int | None  # pairs that show a difference of this size with a probability of 80%
 
     @property
     def shown(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """True if the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def compare(
     records: Iterable[EpisodeRecord], *, experts: Mapping[str, float] | None = None, bootstrap: bool = False
 ) -> list[Difference]:
-    """All pairs of actors, each task and all of them. Intervals are not widened for the number of comparisons."""
+    """Return the differences of all pairs of actors, per task and pooled.
+
+    Intervals are not widened for the number of comparisons.
+    """
     differences: list[Difference] = []
     groups = by_actor(records)
     for first, second in itertools.combinations(groups, 2):
         pairs = pair(groups[first], groups[second])
         scopes = {task: {task: pairs[task]} for task in pairs} if len(pairs) > 1 else {}
         for where, part in (scopes | {ALL: pairs}).items() if pairs else []:
-            made = _differences(part, experts or {}, bootstrap)
+            estimates = _differences(part, experts or {}, bootstrap)
             differences += [
                 Difference(
                     first=first,
@@ -71,13 +74,13 @@ def compare(
                     method=method,
                     needed=pairs_for(value, interval, number),
                 )
-                for metric, (value, interval, number, method) in made.items()
+                for metric, (value, interval, number, method) in estimates.items()
             ]
     return differences
 
 
 def pair(first: Sequence[EpisodeRecord], second: Sequence[EpisodeRecord]) -> Pairs:
-    """By task; trials that only one of the two has are left out."""
+    """Return the pairs of each task. Episodes that only one of the two actors has are left out."""
     others = {record.start: record for record in second}
     pairs: Pairs = {}
     for record in first:
@@ -85,96 +88,99 @@ def pair(first: Sequence[EpisodeRecord], second: Sequence[EpisodeRecord]) -> Pai
             continue
         if other.state != record.state:
             raise ValueError(
-                f"{record.task}, seed {record.seed}, trial {record.index}: expected {record.actor!r} and "
-                f"{other.actor!r} to start from the same state, found {record.state} and {other.state}. Were they run "
-                "with other versions of the simulator? Run both anew."
+                f"{record.task}, seed {record.seed}, episode {record.index}: expected {record.actor!r} and "
+                f"{other.actor!r} to start from the same state, found {record.state} and {other.state}. Their "
+                "simulators may differ in version. Evaluate both again."
             )
         pairs.setdefault(record.task, []).append((record, other))
     return pairs
 
 
-Made = tuple[float, Interval, int, str]
+PairedEstimate = tuple[float, Interval, int, str]  # difference, its interval, number of pairs, method
 
 
-def _differences(pairs: Pairs, experts: Mapping[str, float], bootstrap: bool) -> dict[str, Made]:
-    told = {task: [(a, b) for a, b in group if None not in (a.success, b.success)] for task, group in pairs.items()}
-    made: dict[str, Made] = {}
-    if any(told.values()):
-        made["success"] = _success([group for group in told.values() if group], bootstrap)
-    made["return"] = _returns(list(pairs.values()), [1.0] * len(pairs), bootstrap)
+def _differences(pairs: Pairs, experts: Mapping[str, float], bootstrap: bool) -> dict[str, PairedEstimate]:
+    """Return the difference of each metric that these tasks have."""
+    groups = [[(a, b) for a, b in group if None not in (a.success, b.success)] for group in pairs.values()]
+    with_success = [group for group in groups if group]
+    found = {"success": _success(with_success, bootstrap)} if with_success else {}
+    found["return"] = _returns(list(pairs.values()), [1.0] * len(pairs), bootstrap)
     if known := {task: group for task, group in pairs.items() if experts.get(task)}:
-        made["percent"] = _returns(list(known.values()), [100 / experts[task] for task in known], bootstrap)
-    return made
+        found["percent"] = _returns(list(known.values()), [100 / experts[task] for task in known], bootstrap)
+    return found
 
 
-def _success(groups: Sequence[Sequence[tuple[EpisodeRecord, EpisodeRecord]]], bootstrap: bool) -> Made:
-    """Each pair weighs the same, as each trial does in a pooled success rate."""
-    steps = [np.array([int(bool(a.success)) - int(bool(b.success)) for a, b in group]) for group in groups]
-    together = np.concatenate(steps)
-    value, number = float(together.mean()), len(together)
+def _success(groups: Sequence[Sequence[tuple[EpisodeRecord, EpisodeRecord]]], bootstrap: bool) -> PairedEstimate:
+    """Return the difference of success rates. Pairs weigh the same, as episodes do in a pooled success rate."""
+    differences = [np.array([int(bool(a.success)) - int(bool(b.success)) for a, b in group]) for group in groups]
+    pooled = np.concatenate(differences)
+    value, number = float(pooled.mean()), len(pooled)
     if bootstrap:
-        interval = stratified_bootstrap(steps, weights=[len(group) for group in steps])
+        interval = stratified_bootstrap(differences, weights=[len(group) for group in differences])
         return value, interval, number, "paired stratified bootstrap"
-    only_first, only_second = int((together > 0).sum()), int((together < 0).sum())
+    only_first, only_second = int((pooled > 0).sum()), int((pooled < 0).sum())
     return value, paired_difference(only_first, only_second, number), number, "Tango's score over pooled pairs"
 
 
 def _returns(
     groups: Sequence[Sequence[tuple[EpisodeRecord, EpisodeRecord]]], scales: Sequence[float], bootstrap: bool
-) -> Made:
-    """Each task weighs the same; its pairs are the sample."""
-    steps = [
+) -> PairedEstimate:
+    """Return the difference of scaled returns. Tasks weigh the same; the pairs of a task are a sample."""
+    differences = [
         scale * np.array([a.total - b.total for a, b in group]) for group, scale in zip(groups, scales, strict=True)
     ]
-    interval = stratified_bootstrap(steps) if bootstrap else stratified_mean(steps)
-    method = "paired stratified bootstrap" if bootstrap else "paired standard error over trials"
-    return float(np.mean([step.mean() for step in steps])), interval, sum(map(len, steps)), method
+    interval = stratified_bootstrap(differences) if bootstrap else stratified_mean(differences)
+    method = "paired stratified bootstrap" if bootstrap else "paired standard error over episodes"
+    value = float(np.mean([values.mean() for values in differences]))
+    return value, interval, sum(map(len, differences)), method
 
 
 def warnings(summaries: Mapping[str, Summary], differences: Sequence[Difference]) -> list[str]:
-    """What the trials cannot support, in words."""
+    """Return sentences on what the episodes do not show: wide intervals, differences that may be chance."""
     notes = [note for name, summary in summaries.items() for note in _weak(name, summary)]
-    for pair in dict.fromkeys((d.first, d.second) for d in differences):
-        pooled = {d.metric: d for d in differences if (d.first, d.second) == pair and d.where == ALL}
-        notes += [_undecided(d) for d in pooled.values() if not d.shown and _speaks(d, pooled)]
-    sizes = {name: summary.overall.trials for name, summary in summaries.items()}
+    for actors in dict.fromkeys((d.first, d.second) for d in differences):
+        pooled = {d.metric: d for d in differences if (d.first, d.second) == actors and d.where == ALL}
+        notes += [_undecided(d) for d in pooled.values() if not d.shown and _is_main_metric(d, pooled)]
+    sizes = {name: summary.overall.episodes for name, summary in summaries.items()}
     if len(set(sizes.values())) > 1:
         counts = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         notes.append(
-            f"The actors do not have the same trials ({counts}): only differences of pairs compare like with like."
+            f"The actors do not have the same number of episodes ({counts}). Compare them by their paired differences."
         )
     return notes
 
 
 def _weak(name: str, summary: Summary) -> list[str]:
+    """Return warnings about the intervals of one actor."""
     success, notes = summary.overall.success, []
     if success is not None and success.half_width > HALF_WIDTH:
         low, high = 100 * success.low, 100 * success.high
-        rate = min(max(0.5, success.low), success.high)  # what the interval allows and needs the most trials
+        rate = min(max(0.5, success.low), success.high)  # the rate in the interval that needs the most episodes
         notes.append(
-            f"{name}: {success.n:,} trials place success between {low:.1f} and {high:.1f}%; to know it within "
-            f"{100 * HALF_WIDTH:.0f} points takes up to {trials_for(HALF_WIDTH, rate):,}."
+            f"{name}: {success.n:,} episodes place success between {low:.1f} and {high:.1f}%. To know it within "
+            f"{100 * HALF_WIDTH:.0f} points takes up to {episodes_for(HALF_WIDTH, rate):,} episodes."
         )
-    few = min(row.trials for row in summary.tasks.values())
-    if few < FEW_TRIALS:
-        notes.append(f"{name}: a task has {few} trial{'s' * (few != 1)}; the interval of its return means little.")
-    elif same := [task for task, row in summary.tasks.items() if row.unusual < min(FEW_TRIALS, row.trials / 2)]:
+    few = min(row.episodes for row in summary.tasks.values())
+    if few < FEW_EPISODES:
+        notes.append(f"{name}: a task has {few} episode{'s' * (few != 1)}. The interval of its return means little.")
+    elif same := [task for task, row in summary.tasks.items() if row.unusual < min(FEW_EPISODES, row.episodes / 2)]:
         notes.append(
-            f"{name}: most returns are equal in {', '.join(same)}; with fewer than {FEW_TRIALS} others, the "
+            f"{name}: most returns are equal in {', '.join(same)}. Fewer than {FEW_EPISODES} differ, so the "
             "interval of the return is too short."
         )
     return notes
 
 
-def _speaks(difference: Difference, others: Mapping[str, Difference]) -> bool:
-    """One warning a pair of actors: success if there is any, else percent of expert, else return."""
+def _is_main_metric(difference: Difference, others: Mapping[str, Difference]) -> bool:
+    """Return True for success; if there is none, for percent of expert; else for the return."""
     return difference.metric == next(metric for metric in ("success", "percent", "return") if metric in others)
 
 
 def _undecided(d: Difference) -> str:
+    """Return the warning about a difference whose interval includes 0."""
     names = {"success": "success", "percent": "percent of expert", "return": "return"}
     if d.needed is None:
-        more = "more are needed to tell" if d.pairs < 2 else "no difference was seen"
+        more = "More pairs are needed" if d.pairs < 2 else "They did not differ"
     else:
-        more = f"a difference of the size seen would take about {d.needed:,}"
-    return f"{d.first} and {d.second} are not distinguishable in {names[d.metric]} with {d.pairs:,} pairs; {more}."
+        more = f"A difference of this size would take about {d.needed:,} pairs"
+    return f"{d.first} and {d.second} are not distinguishable in {names[d.metric]} with {d.pairs:,} pairs. {more}."

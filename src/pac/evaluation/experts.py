@@ -1,10 +1,7 @@
-"""The returns that count as 100%, each with the place it came from. What was not measured is not there: a task without
-an expert has no percentage.
+"""Experts: the return of each task that counts as 100%, with its source. A task without one has no percentage.
 
-`python -m tools.experts` fills the table that ships with PAC from measured episodes.
-
-`from_returns` is the other measure, of data: the best that its makers kept up for a while (Reed et al., 2022, whose
-definition the paper uses).
+`python -m tools.experts` fills the table that ships with PAC from measured episodes. `from_returns` takes the expert
+from a dataset instead, as the paper does (Reed et al., 2022).
 """
 
 import json
@@ -16,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.evaluation.records import write_json
+from pac.files import write_json
 from pac.resources import ASSETS
 
 TABLE = ASSETS / "experts.json"
@@ -24,7 +21,7 @@ TABLE = ASSETS / "experts.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Expert:
-    """A mean return, from how many episodes, of what, found where."""
+    """A mean return, the number of episodes behind it, and its source."""
 
     mean: float
     n: int
@@ -32,7 +29,7 @@ class Expert:
 
 
 def load(path: str | Path = TABLE) -> dict[str, Expert]:
-    """The table in a file: {"tasks": {task: {"return": ..., "n": ..., "source": ...}}}."""
+    """Return the experts in a file: {"tasks": {task: {"return": ..., "n": ..., "source": ...}}}."""
     try:
         entries = json.loads(Path(path).read_text())["tasks"]
         experts = {
@@ -51,14 +48,14 @@ def load(path: str | Path = TABLE) -> dict[str, Expert]:
 
 
 def from_returns(returns: Sequence[float], window: int, source: str) -> Expert:
-    """The best mean of consecutive episodes, `window` of them at a time and at most a thousand."""
+    """Return the best mean return of `window` consecutive episodes, at most a thousand."""
     window = max(1, min(1000, window, len(returns)))
     means = np.lib.stride_tricks.sliding_window_view(np.asarray(returns, np.float64), window).mean(1)
     return Expert(mean=float(means.max()), n=window, source=source)
 
 
 def save(experts: Mapping[str, Expert], path: str | Path = TABLE) -> None:
-    """Into the table at `path`, in place of older entries for the same tasks."""
+    """Write experts into the table at `path`. They replace the entries of the same tasks."""
     path = Path(path)
     document = json.loads(path.read_text()) if path.is_file() else {"tasks": {}}
     entries = {task: {"return": round(e.mean, 2), "n": e.n, "source": e.source} for task, e in experts.items()}
@@ -67,5 +64,5 @@ def save(experts: Mapping[str, Expert], path: str | Path = TABLE) -> None:
 
 
 def used(experts: Mapping[str, Expert], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What an evaluation's JSON says of the experts it measured against."""
+    """Return the experts of these tasks as plain values for JSON."""
     return {task: asdict(experts[task]) for task in tasks if task in experts}

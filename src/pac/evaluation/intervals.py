@@ -1,8 +1,13 @@
-"""Confidence intervals: no number is shown without one.
+"""Confidence intervals of success rates, means and paired differences. All are 95% intervals.
 
-All are 95% unless told otherwise, and `tests/test_intervals.py` checks by simulation that they are: a success rate
-(`wilson`), a mean (`mean_interval`), a mean over tasks (`stratified_mean`, `stratified_bootstrap`), the difference of
-two success rates over the same initial states (`paired_difference`).
+| number | interval |
+|---|---|
+| success rate | `wilson` |
+| mean | `mean_interval` |
+| mean of the means of tasks | `stratified_mean`, `stratified_bootstrap` |
+| difference of two success rates on the same initial states | `paired_difference` |
+
+tests/evaluation/test_intervals.py checks by simulation that each covers the true value 95 times in 100.
 """
 
 import functools
@@ -11,26 +16,26 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-Z = 1.959964  # 97.5% of a normal variable lie below
-Z_POWER = 0.841621  # 80% do
-FEW = 30  # below this many values Student's t; from here on the paper's 1.96
+Z = 1.959964  # 97.5% quantile of the normal distribution
+Z_POWER = 0.841621  # its 80% quantile
+FEW = 30  # fewer values: Student's t; else 1.96 as in the paper
 Interval = tuple[float, float]
 Values = Sequence[float] | Sequence[int] | np.ndarray
 EVERYTHING: Interval = (-math.inf, math.inf)
 
 
-def wilson(successes: int | float, trials: int, z: float = Z) -> Interval:
-    """Wilson's score interval of a success rate; all of [0, 1] without trials."""
-    if trials == 0:
+def wilson(successes: int | float, number: int, z: float = Z) -> Interval:
+    """Return Wilson's score interval of a success rate over `number` episodes; (0, 1) if there are none."""
+    if number == 0:
         return 0.0, 1.0
-    p, spread = successes / trials, z**2 / trials
+    p, spread = successes / number, z**2 / number
     centre = (p + spread / 2) / (1 + spread)
-    half = z * math.sqrt(p * (1 - p) / trials + spread / (4 * trials)) / (1 + spread)
+    half = z * math.sqrt(p * (1 - p) / number + spread / (4 * number)) / (1 + spread)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def trials_for(half_width: float, rate: float = 0.5) -> int:
-    """How many trials make Wilson's interval at most this far on either side; a rate of 0.5 needs the most."""
+def episodes_for(half_width: float, rate: float = 0.5) -> int:
+    """Return how many episodes bring Wilson's interval to this half-width. A rate of 0.5 needs the most."""
     low, high = 0, 1
     while _half_width(rate, high) > half_width:
         low, high = high, 2 * high
@@ -40,23 +45,24 @@ def trials_for(half_width: float, rate: float = 0.5) -> int:
     return high
 
 
-def _half_width(rate: float, trials: int) -> float:
-    low, high = wilson(rate * trials, trials)
+def _half_width(rate: float, number: int) -> float:
+    low, high = wilson(rate * number, number)
     return (high - low) / 2
 
 
 def mean_interval(values: Values) -> Interval:
-    """Mean +- 1.96 standard errors, as in the paper; with fewer than 30 values Student's t takes the place of 1.96.
+    """Return the mean +- 1.96 standard errors, as in the paper. Fewer than 30 values use Student's t.
 
-    Nothing is known of the spread from fewer than two values: the interval is then everything.
+    With fewer than two values the spread is unknown, and the interval is infinite.
     """
     return stratified_mean([values])
 
 
 def stratified_mean(groups: Sequence[Values]) -> Interval:
-    """Of the mean of the groups' means, each group weighing the same: the tasks are given, their trials a sample.
+    """Return the interval of the mean of the groups' means. Groups weigh the same.
 
-    The standard error adds up those of the groups.
+    A group holds the episodes of one task. The tasks are fixed; the episodes of each are a sample. The variances of the
+    groups' means add up.
     """
     arrays = [np.asarray(group, dtype=np.float64) for group in groups]
     if not arrays or min(map(len, arrays)) < 2:
@@ -67,9 +73,9 @@ def stratified_mean(groups: Sequence[Values]) -> Interval:
 
 
 def _error_and_factor(arrays: Sequence[np.ndarray], shares: np.ndarray) -> tuple[float, float]:
-    """Standard error of a weighted mean of means, and how many of them reach to either end of the interval.
+    """Return the standard error of a weighted mean of means, and the factor that makes it half of the interval.
 
-    The degrees of freedom are Welch and Satterthwaite's: Student's t below 29 of them (30 values), 1.96 from there on.
+    The degrees of freedom are Welch and Satterthwaite's. Below 29 (30 values) the factor is Student's t, else 1.96.
     """
     variances = shares**2 * np.array([array.var(ddof=1) / len(array) for array in arrays])
     freedom = np.array([len(array) - 1 for array in arrays])
@@ -81,7 +87,7 @@ def _error_and_factor(arrays: Sequence[np.ndarray], shares: np.ndarray) -> tuple
 
 @functools.cache
 def t_quantile(degrees: int, level: float = 0.95) -> float:
-    """The t with `level` of Student's distribution between -t and t, by bisection."""
+    """Return the t that has `level` of Student's distribution between -t and t, by bisection."""
     low, high = 0.0, 1.0
     while _t_between(high, degrees) < level:
         low, high = high, 2 * high
@@ -92,7 +98,7 @@ def t_quantile(degrees: int, level: float = 0.95) -> float:
 
 
 def _t_between(t: float, degrees: int) -> float:
-    """P(-t < T < t) for a whole number of degrees of freedom: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """Return P(-t < T < t) for an integer number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(degrees))
     cosine, odd = math.cos(angle), degrees % 2
     term, total = (cosine if odd else 1.0), 0.0
@@ -109,10 +115,10 @@ def stratified_bootstrap(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Percentile bootstrap of a weighted mean of the groups' means: trials are drawn anew within each group.
+    """Return the percentile bootstrap of a weighted mean of the groups' means. Episodes are resampled in each group.
 
-    Two corrections for few trials: n - 1 values are drawn from a group of n (Rao and Wu 1988), since with n the
-    variance is too small by (n - 1) / n; and the percentiles are those of Student's t (Hesterberg 2015).
+    Two corrections serve small groups. n - 1 values are drawn from a group of n, since n values give a variance that is
+    too small by (n - 1) / n (Rao and Wu 1988). The percentiles are those of Student's t (Hesterberg 2015).
     """
     arrays = [np.asarray(group, dtype=np.float64) for group in groups]
     if not arrays or min(map(len, arrays)) < 2:
@@ -129,10 +135,10 @@ def stratified_bootstrap(
 
 @functools.lru_cache(maxsize=4096)
 def paired_difference(only_first: int, only_second: int, pairs: int, z: float = Z) -> Interval:
-    """Tango's score interval of a difference of two success rates measured on the same pairs (Statistics in Medicine
-    17, 1998): `only_first` pairs in which the first alone succeeded, `only_second` the second alone.
+    """Return Tango's score interval of a paired difference of success rates (Statistics in Medicine 17, 1998).
 
-    It keeps its coverage where the normal interval fails: few pairs, or few that disagree.
+    `only_first` counts the pairs in which the first actor alone succeeded, `only_second` those of the second. The
+    coverage holds for few pairs and for few that differ, where that of a normal interval does not.
     """
     if pairs == 0:
         return -1.0, 1.0
@@ -142,10 +148,10 @@ def paired_difference(only_first: int, only_second: int, pairs: int, z: float = 
 
 
 def _tango_score(b: int, c: int, n: int, difference: float) -> float:
-    """Standardised distance of what was seen from a true difference, the rest fitted by maximum likelihood."""
+    """Return the standardised distance of the counts from a true difference. The rates are fitted to it."""
     linear = (2 * n - b + c) * difference - b - c
     root = math.sqrt(max(0.0, linear**2 + 8 * n * c * difference * (1 - difference)))
-    rate = (root - linear) / (4 * n)  # of pairs in which the second alone succeeds
+    rate = (root - linear) / (4 * n)  # estimated share of pairs in which the second alone succeeds
     variance = n * (2 * rate + difference * (1 - difference))
     distance = b - c - n * difference
     if variance <= 1e-12 * n:
@@ -154,7 +160,7 @@ def _tango_score(b: int, c: int, n: int, difference: float) -> float:
 
 
 def _crossing(score: Callable[[float], float], level: float, low: float, high: float) -> float:
-    """Where a decreasing score passes `level`."""
+    """Return the point between `low` and `high` where a decreasing score passes `level`."""
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if score(middle) > level else (low, middle)
@@ -162,9 +168,9 @@ def _crossing(score: Callable[[float], float], level: float, low: float, high: f
 
 
 def pairs_for(difference: float, interval: Interval, pairs: int) -> int | None:
-    """About how many pairs would show a difference of the size seen, with a chance of 80%; None if none was seen.
+    """Return about how many pairs show a difference of this size with a probability of 80%; None for no difference.
 
-    The interval's half-width shrinks with the root of the number of pairs.
+    The half-width of the interval shrinks with the square root of the number of pairs.
     """
     half = (interval[1] - interval[0]) / 2
     if difference == 0 or not math.isfinite(half):

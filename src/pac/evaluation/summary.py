@@ -1,4 +1,4 @@
-"""Trials of one actor -> return, success and percent of expert, per task and pooled, each with its interval."""
+"""Summary of one actor: return, success and percent of expert, per task and pooled, each with its interval."""
 
 import math
 from collections import Counter
@@ -15,12 +15,12 @@ ALL = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A number, its 95% interval, and how it came about."""
+    """A mean, its 95% interval, and the method behind the interval."""
 
     mean: float
     low: float
     high: float
-    n: int  # of trials; of tasks where the interval is one over tasks
+    n: int  # episodes; tasks, where the interval is one over tasks
     method: str
 
     @property
@@ -30,20 +30,20 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What is said of a task, or of several."""
+    """The numbers of one task, or of several pooled tasks."""
 
     tasks: int
-    trials: int
+    episodes: int
     length: float  # mean number of steps
-    unusual: int  # trials whose return is not the commonest one: a mean's interval rests on them
+    unusual: int  # episodes whose return is not the most common one; the interval of the mean rests on them
     returns: Estimate
-    success: Estimate | None  # None: no world in it defines success
+    success: Estimate | None  # None: no task in it defines success
     percent: Estimate | None  # of the expert's return; None: no expert was measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One actor: a row a task, and rows that pool them: each suite's, where there are several, and "all"."""
+    """One actor: a row per task, and pooled rows: "all", and one per suite where there are several."""
 
     tasks: dict[str, Row]
     pooled: dict[str, Row]
@@ -58,21 +58,24 @@ class Summary:
 
 
 def summarise(
-    trials: Iterable[EpisodeRecord | HasEpisode], *, experts: Mapping[str, float] | None = None, bootstrap: bool = False
+    episodes: Iterable[EpisodeRecord | HasEpisode],
+    *,
+    experts: Mapping[str, float] | None = None,
+    bootstrap: bool = False,
 ) -> Summary:
-    """Of one actor's trials. `experts` holds the return that counts as 100%; tasks it does not name have no percentage.
+    """Return the summary of one actor's episodes. `experts` has the return of each task that counts as 100%.
 
-    With `bootstrap` all intervals come from drawing trials anew within each task: they then say how much other trials
-    of these same tasks would change the numbers, also for percent of expert.
+    With `bootstrap` all intervals come from resampling episodes within each task. They then tell how much the numbers
+    would change with other episodes of these same tasks, for percent of expert too.
     """
     groups: dict[str, list[EpisodeRecord]] = {}
-    for trial in trials:
-        entry = trial if isinstance(trial, EpisodeRecord) else record(trial)
+    for episode in episodes:
+        entry = episode if isinstance(episode, EpisodeRecord) else record(episode)
         groups.setdefault(entry.task, []).append(entry)
     if not groups:
-        raise ValueError("summarise: expected at least one trial, found none.")
+        raise ValueError("summarise: expected at least one episode, found none.")
     if len(actors := {entry.actor for group in groups.values() for entry in group}) > 1:
-        raise ValueError(f"summarise: expected trials of one actor, found {sorted(actors)}. Call it once for each.")
+        raise ValueError(f"summarise: expected episodes of one actor, found {sorted(actors)}. Call it once per actor.")
     known = experts or {}
     rows = {task: _row({task: group}, known, bootstrap) for task, group in groups.items()}
     suites = list(dict.fromkeys(task.partition("/")[0] for task in groups))
@@ -85,13 +88,14 @@ def summarise(
 
 
 def _row(groups: Mapping[str, Sequence[EpisodeRecord]], experts: Mapping[str, float], bootstrap: bool) -> Row:
+    """Return the numbers of one or several tasks."""
     lengths = [entry.length for group in groups.values() for entry in group]
-    commonest = Counter(round(entry.total, 6) for group in groups.values() for entry in group).most_common(1)[0][1]
+    most_common = Counter(round(entry.total, 6) for group in groups.values() for entry in group).most_common(1)[0][1]
     return Row(
         tasks=len(groups),
-        trials=len(lengths),
+        episodes=len(lengths),
         length=float(np.mean(lengths)),
-        unusual=len(lengths) - commonest,
+        unusual=len(lengths) - most_common,
         returns=_returns(list(groups.values()), bootstrap),
         success=_success(list(groups.values()), bootstrap),
         percent=_percent({task: group for task, group in groups.items() if experts.get(task)}, experts, bootstrap),
@@ -103,36 +107,36 @@ def _totals(group: Sequence[EpisodeRecord], scale: float = 1.0) -> np.ndarray:
 
 
 def _returns(groups: Sequence[Sequence[EpisodeRecord]], bootstrap: bool) -> Estimate:
-    """Each task weighs the same; the tasks are given, their trials a sample."""
+    """Return the mean return. Tasks weigh the same; the episodes of each task are a sample."""
     values = [_totals(group) for group in groups]
     return _mean_of_means(values, bootstrap)
 
 
 def _mean_of_means(values: Sequence[np.ndarray], bootstrap: bool) -> Estimate:
     interval = stratified_bootstrap(values) if bootstrap else stratified_mean(values)
-    method = "stratified bootstrap over trials" if bootstrap else "standard error over trials"
+    method = "stratified bootstrap over episodes" if bootstrap else "standard error over episodes"
     mean = float(np.mean([array.mean() for array in values]))
     return _estimate(mean, interval, sum(map(len, values)), method)
 
 
 def _success(groups: Sequence[Sequence[EpisodeRecord]], bootstrap: bool) -> Estimate | None:
-    """Each trial weighs the same, as in the paper: Wilson's interval over the pooled trials."""
-    told = [[entry.success for entry in group if entry.success is not None] for group in groups]
-    outcomes = [np.array(group, dtype=np.float64) for group in told if group]
+    """Return the success rate. Episodes weigh the same, as in the paper: Wilson's interval over the pooled episodes."""
+    known = [[entry.success for entry in group if entry.success is not None] for group in groups]
+    outcomes = [np.array(group, dtype=np.float64) for group in known if group]
     if not outcomes:
         return None
-    trials, successes = sum(map(len, outcomes)), int(sum(array.sum() for array in outcomes))
+    number, successes = sum(map(len, outcomes)), int(sum(array.sum() for array in outcomes))
     if bootstrap:
         interval = stratified_bootstrap(outcomes, weights=[len(array) for array in outcomes])
         low, high = (min(1.0, max(0.0, end)) for end in interval)
-        return _estimate(successes / trials, (low, high), trials, "stratified bootstrap over trials")
-    return _estimate(successes / trials, wilson(successes, trials), trials, "Wilson over pooled trials")
+        return _estimate(successes / number, (low, high), number, "stratified bootstrap over episodes")
+    return _estimate(successes / number, wilson(successes, number), number, "Wilson over pooled episodes")
 
 
 def _percent(
     groups: Mapping[str, Sequence[EpisodeRecord]], experts: Mapping[str, float], bootstrap: bool
 ) -> Estimate | None:
-    """One task: its return's interval, scaled. Several: mean of the tasks' percentages, standard errors over tasks."""
+    """Return the percent of expert. One task: its return, scaled. Several: the mean and standard error over tasks."""
     if not groups:
         return None
     values = [_totals(group, 100 / experts[task]) for task, group in groups.items()]
@@ -149,7 +153,7 @@ def _estimate(mean: float, interval: Interval, n: int, method: str) -> Estimate:
 
 
 def best(estimates: Mapping[str, Estimate | None]) -> set[str]:
-    """Whom the paper prints bold: those within the interval of the best mean. Nobody, where there is no contest."""
+    """Return the names that the paper prints bold: those within the interval of the best mean. One alone is not."""
     known = {name: estimate for name, estimate in estimates.items() if estimate is not None}
     if len(known) < 2:
         return set()
