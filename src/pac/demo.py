@@ -139,11 +139,13 @@ def _guess(task: str, data: float) -> str:
     )
 
 
-def document(
-    study: Study, scores: Mapping[str, Scores], command: str, seconds: Mapping[str, float]
-) -> dict[str, Any]:
+def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: Mapping[str, float]) -> dict[str, Any]:
     config, collections = study.runs[0].config, list(study.collections.values())
-    settings = {"seed": study.config.seeds[0], "tasks": len(scores["PAC"]), "collected_episodes": collections[0].episodes}
+    settings = {
+        "seed": study.config.seeds[0],
+        "tasks": len(scores["PAC"]),
+        "collected_episodes": collections[0].episodes,
+    }
     settings |= {"length": config.length, "batch_size": config.mixture.batch_size, "episodes": study.config.episodes}
     return {
         "command": command,

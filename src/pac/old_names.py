@@ -9,6 +9,22 @@ from typing import Any
 # Keys of a recipe, dotted. A last part that was renamed inside a list of tables is given as `section[].key`.
 RECIPE_KEYS = {
     "objective.logged_returns": "objective.monte_carlo_weight",
+    "study.trials": "study.episodes",
+    "improve.trials": "improve.evaluation_episodes",
+}
+# Keys of the file that holds the evaluation of one run of a study.
+STUDY_KEYS = {"trials": "episodes", "trial_seconds": "evaluation_seconds"}
+# Rows of studies that ship with PAC. They name folders and actors, too.
+STUDY_ROWS = {
+    "PAC+V, the critic's word": "PAC+V, bootstrap value",
+    "PAC+V, logged returns": "PAC+V, Monte Carlo return",
+    "PAC+V, logged returns, a model a task": "PAC+V, Monte Carlo return, one model per task",
+    "PAC+V, a model a task": "PAC+V, one model per task",
+    "PAC, a model a task": "PAC, one model per task",
+    "filtered BC, a model a task": "filtered BC, one model per task",
+    "PAC+V, windows of five": "PAC+V, windows of 5",
+    "BC+Q, windows of five": "BC+Q, windows of 5",
+    "PAC+V, blind": "PAC+V, no camera",
 }
 # Keys of what a checkpoint says of one dataset of its training.
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
@@ -22,7 +38,7 @@ def rename_override(key: str) -> str:
     return new
 
 
-def rename_recipe(table: dict[str, Any]) -> dict[str, Any]:
+def rename_recipe(table: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
     """Return a copy of a recipe's tables with old keys renamed."""
     table = {name: dict(value) if isinstance(value, dict) else value for name, value in table.items()}
     for old, new in RECIPE_KEYS.items():
@@ -33,7 +49,7 @@ def rename_recipe(table: dict[str, Any]) -> dict[str, Any]:
             if target in values:
                 raise ValueError(f"Expected {new}, found {old} beside it. {old} is its old name: leave it out.")
             values[target] = values.pop(key)
-            _warn(old, new)
+            _warn(old, new) if warn else None
     return table
 
 

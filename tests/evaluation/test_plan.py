@@ -36,8 +36,8 @@ def test_unknown_tasks(pattern: str, message: str) -> None:
 def test_behaviours_and_labels() -> None:
     random, noisy, named = parse_actors(["random", "scripted+noise:sigma=0.3", "bad luck=scripted+uniform:p=0.5"])
     assert (random.label, random.load()) == ("random", "random")
-    assert noisy.label == noisy.text == "scripted+noise:sigma=0.3"
-    assert (named.label, named.text) == ("bad luck", "scripted+uniform:p=0.5")
+    assert noisy.label == noisy.behaviour == "scripted+noise:sigma=0.3"
+    assert (named.label, named.behaviour) == ("bad luck", "scripted+uniform:p=0.5")
     assert named.describe() == {"behaviour": "scripted+uniform:p=0.5"}
     (learner,) = parse_actors(["final=learner:folder=runs/learners,life=1"])  # a folder's / makes it no checkpoint
     assert (learner.label, learner.load()) == ("final", "learner:folder=runs/learners,life=1")
@@ -115,26 +115,8 @@ def test_the_experts_that_ship_say_where_they_came_from() -> None:
         assert expert.mean <= 1000 or not task.startswith("control/")
 
 
-def test_experts_are_filled_from_measured_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table, results = tmp_path / "experts.json", tmp_path / "behaviours.json"
-    walk, push = {"task": "control/walker.walk", "length": 1000}, {"task": "metaworld/push", "length": 500}
-    trials = [
-        {**walk, "behaviour": "planner:quality=good", "return": 900.0},
-        {**walk, "behaviour": "planner:quality=good", "return": 950.0},
-        {**walk, "behaviour": "planner:quality=poor", "return": 400.0},
-        {**walk, "behaviour": "random", "return": 990.0},
-        {**walk, "task": "control/walker.run", "behaviour": "planner:quality=poor", "return": 0.0},
-        {**push, "behaviour": "scripted", "return": 900.0, "length": 60},  # stopped at success
-        {**push, "behaviour": "scripted", "return": 4000.0},
-        {**push, "actor": "scripted+slow", "return": 3000.0},  # at fault
-        {**push, "task": "metaworld/reach", "actor": "scripted", "return": 2000.0},
-    ]
-    experts.write_json(results, {"trials": trials})
-    experts.main([str(results), "--out", str(table), "--where", "results/behaviours.md"])
-    assert experts.load(table) == {
-        "control/walker.walk": experts.Expert(mean=925.0, n=2, source="planner:quality=good, results/behaviours.md"),
-        "metaworld/reach": experts.Expert(mean=2000.0, n=1, source="scripted, results/behaviours.md"),
-    }
+def test_a_table_of_experts_needs_returns_and_sources(tmp_path: Path) -> None:
+    table = tmp_path / "experts.json"
     table.write_text('{"tasks": {"control/a": {"return": 1, "n": 1}}}')
     with pytest.raises(ValueError, match="a return, n and source for each task"):
         experts.load(table)

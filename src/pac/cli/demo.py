@@ -29,7 +29,9 @@ PROCESSES = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the data and of training (default: 1)")
     parser.add_argument("--quick", action="store_true", help="one task per suite, wider intervals: two minutes")
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for everything (default: runs/demo)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/demo"), help="folder for everything (default: runs/demo)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,16 +1,12 @@
 """The returns that count as 100%, each with the place it came from. What was not measured is not there: a task without
 an expert has no percentage.
 
-`python -m pac.evaluation.experts results/behaviours.json` fills the table that ships with PAC from measured trials, of
-`benchmarks/behaviours.py` or of `pac evaluate --json`: for each task the best mean return among the behaviours. Those
-whose episodes ended early (at success, say) have a smaller return than whole episodes give and make no expert; nor does
-acting at random, nor a behaviour with faults.
+`python -m tools.experts` fills the table that ships with PAC from measured episodes.
 
 `from_returns` is the other measure, of data: the best that its makers kept up for a while (Reed et al., 2022, whose
 definition the paper uses).
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from pac import envs
 from pac.evaluation.records import write_json
 from pac.resources import ASSETS
 
@@ -55,21 +50,6 @@ def load(path: str | Path = TABLE) -> dict[str, Expert]:
     return experts
 
 
-def from_trials(trials: Iterable[Mapping[str, Any]], where: str) -> dict[str, Expert]:
-    """The behaviour with the best mean return of each task, among those whose episodes were all whole."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for trial in trials:
-        groups.setdefault((trial["task"], trial.get("behaviour") or trial["actor"]), []).append(trial)
-    experts: dict[str, Expert] = {}
-    for (task, behaviour), group in groups.items():
-        whole = min(trial["length"] for trial in group) >= envs.spec(task).max_steps
-        mean = sum(float(trial["return"]) for trial in group) / len(group)
-        sound = behaviour != "random" and "+" not in behaviour
-        if whole and sound and mean > 0 and (task not in experts or mean > experts[task].mean):
-            experts[task] = Expert(mean=mean, n=len(group), source=f"{behaviour}, {where}")
-    return experts
-
-
 def from_returns(returns: Sequence[float], window: int, source: str) -> Expert:
     """The best mean of consecutive episodes, `window` of them at a time and at most a thousand."""
     window = max(1, min(1000, window, len(returns)))
@@ -89,18 +69,3 @@ def save(experts: Mapping[str, Expert], path: str | Path = TABLE) -> None:
 def used(experts: Mapping[str, Expert], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What an evaluation's JSON says of the experts it measured against."""
     return {task: asdict(experts[task]) for task in tasks if task in experts}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pac.evaluation.experts", description=__doc__)
-    parser.add_argument("results", type=Path, help="JSON with 'trials': task, behaviour or actor, length, return")
-    parser.add_argument("--where", help="what to name as the source (default: the file)")
-    parser.add_argument("--out", type=Path, default=TABLE, help="table to fill (default: the one that ships with PAC)")
-    args = parser.parse_args(arguments)
-    experts = from_trials(json.loads(args.results.read_text())["trials"], args.where or str(args.results))
-    save(experts, args.out)
-    print(f"{args.out}: {len(experts)} experts from {args.results}.")
-
-
-if __name__ == "__main__":
-    main()

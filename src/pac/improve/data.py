@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.concat import open_part, pool_statistics
+from pac.data.concat import open_part
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.data.relabel import reward_column
-from pac.data.store import STATE, TERMINATED, Dataset, scale_of
+from pac.data.statistics import pool_statistics, scale_of
+from pac.data.store import STATE, TERMINATED, Dataset
 from pac.improve.folder import ImproveFolder, Round
 from pac.improve.settings import MOST_ROUNDS, Recipe
 from pac.model.pretrained import load_config

@@ -186,7 +186,9 @@ class Loop:
         if collector == entry.start:
             actor = self._load(collector, improve.sampling)
             episodes, cameras = improve.episodes, actor.cameras
-        self._say(entry.round, f"collects {plural(episodes, 'episode')} each of {', '.join(improve.tasks)} with {collector}")
+        self._say(
+            entry.round, f"collects {plural(episodes, 'episode')} each of {', '.join(improve.tasks)} with {collector}"
+        )
         same: dict[str, Any] = {"behaviours": (collector,), "weights": (1.0,), "cameras": cameras, **self.limits}
         same["seed"] = (1 + improve.seed) * SEEDS + entry.round
         place = self.folder.round_path(entry.round) / "data"

@@ -15,7 +15,7 @@ from typing import Any
 
 from pac.evaluation.records import EpisodeRecord
 from pac.files import problem, write_json
-from pac.old_names import STUDY_ROWS, rename_evaluation, rename_settings
+from pac.old_names import STUDY_KEYS, STUDY_ROWS, rename_keys, rename_recipe
 from pac.study.plan import Study, StudyRun
 from pac.training.run import differences
 from pac.training.run_dir import CONFIG, SUMMARY
@@ -49,9 +49,17 @@ class RunEvaluation:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "RunEvaluation":
-        facts = rename_evaluation(content)
-        settings, episodes = rename_settings(facts.pop("settings")), facts.pop("episodes")
+        facts = rename_keys(content, STUDY_KEYS)
+        settings, episodes = _rename_settings(facts.pop("settings")), facts.pop("episodes")
         return cls(facts=facts, settings=settings, records=[EpisodeRecord.from_json(entry) for entry in episodes])
+
+
+def _rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings that an earlier version wrote under their present names."""
+    found = rename_keys(rename_recipe(settings, warn=False), STUDY_KEYS)
+    for name, domain in found.get("domains", {}).items():
+        found["domains"][name] = rename_recipe({"evaluation": domain}, warn=False)["evaluation"]
+    return found
 
 
 class StudyFolder:
@@ -106,7 +114,7 @@ class StudyFolder:
         """Return whether the run is trained to its end with these settings, on this machine or another."""
         path, now = self.run_path(run), json.loads(json.dumps(run.config.as_json()))
         try:
-            before = rename_settings(json.loads((path / CONFIG).read_text())["config"])
+            before = rename_recipe(json.loads((path / CONFIG).read_text())["config"], warn=False)
         except (OSError, ValueError, KeyError):
             return False
         changed = {name.split(".")[0] for name, _, _ in differences(before, now)}

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from pac.config import CollectConfig, EvaluationConfig, check_types
 from pac.evaluation.plan import SHOWS, expand_tasks
-from pac.old_names import rename_recipe
 from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
 
@@ -151,7 +150,7 @@ def _parse_run(
     row, each, seed = key
     settings = _fill(_join(recipe, rows[row]), {EACH: each, DATA: str((folder / "data").resolve())})
     try:
-        run = parse_recipe(rename_recipe(settings) | {"seed": seed}, root)
+        run = parse_recipe(settings | {"seed": seed}, root)
     except ValueError as error:
         raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
     chosen = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}

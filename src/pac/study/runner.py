@@ -237,7 +237,9 @@ def _evaluate(
                 label=label,
                 checkpoint=str(folder.run_path(run)),
                 sampling=domain.sampling,
-                policy=functools.partial(_load, functools.partial(load, sampling=domain.sampling, values=values), show, run),
+                policy=functools.partial(
+                    _load, functools.partial(load, sampling=domain.sampling, values=values), show, run
+                ),
             )
             for show, (_, label) in run.labels.items()
         ]

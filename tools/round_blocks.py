@@ -18,7 +18,7 @@ from pac.evaluation import Estimate, Summary
 from pac.evaluation.compare import FEW_TRIALS
 from pac.evaluation.tables import METRICS, Cell, Grid, markdown, show
 from pac.report import charts
-from pac.report.blocks import UNITS, PageBlock, Trials, read_json, read_trials
+from tools.episode_blocks import UNITS, PageBlock, Trials, read_json, read_trials
 
 FINAL = "final.json"
 ENDS = {

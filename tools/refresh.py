@@ -1,4 +1,6 @@
-"""`pac report --refresh`: a Markdown page whose numbers are made from JSON files beside it.
+"""Make the tables and drawings of a Markdown page from the files of episodes beside it.
+
+    python -m tools.refresh results/README.md
 
     <!-- pac: table study/poor.json -->
     what stands here is made anew
@@ -7,8 +9,10 @@
 All else is left as it is. Nothing is written unless every block could be made.
 """
 
+import argparse
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +21,10 @@ from typing import Any
 from pac.config import suggest
 from pac.evaluation.records import write_text
 from pac.evaluation.tables import Cell, Grid, markdown
-from pac.report import blocks, blocks_demo, blocks_rounds
-from pac.report.blocks import PageBlock, Trials, read_json, read_trials
-from pac.report.blocks_demo import Demo, read_demo
-from pac.report.blocks_rounds import Improvement, read_improvement
+from tools import demo_blocks, episode_blocks, round_blocks
+from tools.demo_blocks import Demo, read_demo
+from tools.episode_blocks import PageBlock, Trials, read_json, read_trials
+from tools.round_blocks import Improvement, read_improvement
 
 END = "<!-- end -->"
 TASKS, EXPERTS = "tasks=", "experts="
@@ -138,19 +142,23 @@ def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]]
 
 
 def _demo(shelf: Shelf, words: Sequence[str]) -> PageBlock:
-    return PageBlock(text=blocks_demo.table(shelf.demo(words)))
+    return PageBlock(text=demo_blocks.table(shelf.demo(words)))
 
 
 def _cost(shelf: Shelf, words: Sequence[str]) -> PageBlock:
     return PageBlock(
-        text=blocks_demo.cost(shelf.demo(words)) if shelf.holds_demo(words) else blocks.cost(shelf.trials(words))
+        text=demo_blocks.cost(shelf.demo(words))
+        if shelf.holds_demo(words)
+        else episode_blocks.cost(shelf.trials(words))
     )
 
 
 def _bars(shelf: Shelf, words: Sequence[str]) -> PageBlock:
     name = _name(words)
     return (
-        blocks_demo.bars(shelf.demo(words), name) if shelf.holds_demo(words) else blocks.bars(shelf.trials(words), name)
+        demo_blocks.bars(shelf.demo(words), name)
+        if shelf.holds_demo(words)
+        else episode_blocks.bars(shelf.trials(words), name)
     )
 
 
@@ -159,7 +167,7 @@ def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Callable[[Shelf,
 
 
 def _curves(shelf: Shelf, words: Sequence[str]) -> PageBlock:
-    return blocks_rounds.curves(shelf.improvements(words), _name(words))
+    return round_blocks.curves(shelf.improvements(words), _name(words))
 
 
 def _paper(shelf: Shelf, words: Sequence[str]) -> PageBlock:
@@ -191,16 +199,16 @@ def _name(words: Sequence[str]) -> str:
 
 
 KINDS: dict[str, Callable[[Shelf, Sequence[str]], PageBlock]] = {
-    "table": _of_trials(blocks.table),
-    "pooled": _of_trials(blocks.pooled),
-    "seeds": _of_trials(blocks.seeds),
-    "differences": _of_trials(blocks.differences),
-    "experts": _of_trials(blocks.experts),
+    "table": _of_trials(episode_blocks.table),
+    "pooled": _of_trials(episode_blocks.pooled),
+    "seeds": _of_trials(episode_blocks.seeds),
+    "differences": _of_trials(episode_blocks.differences),
+    "experts": _of_trials(episode_blocks.experts),
     "cost": _cost,
     "bars": _bars,
     "demo": _demo,
-    "rounds": _of_rounds(blocks_rounds.rounds),
-    "improvements": _of_rounds(blocks_rounds.improvements),
+    "rounds": _of_rounds(round_blocks.rounds),
+    "improvements": _of_rounds(round_blocks.improvements),
     "curves": _curves,
     "paper": _paper,
 }
@@ -239,3 +247,21 @@ def refresh(page: Path) -> list[Path]:
         except OSError as error:
             raise ValueError(f"{path}: expected a file to write to, found {error}.") from error
     return [path for path, _ in changed]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.refresh", description=__doc__)
+    parser.add_argument("page", type=Path, nargs="+", help="Markdown page with blocks, written in place")
+    args = parser.parse_args(arguments)
+    try:
+        for page in args.page:
+            written = refresh(page)
+            print("\n".join(f"{path}: written." for path in written) or f"{page}: nothing has changed.")
+    except ValueError as error:
+        print(f"tools.refresh: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

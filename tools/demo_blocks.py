@@ -10,7 +10,7 @@ import numpy as np
 from pac.evaluation import Estimate, best
 from pac.evaluation.intervals import mean_interval, stratified_mean, wilson
 from pac.evaluation.tables import Cell, Grid, markdown, show
-from pac.report.blocks import PageBlock, drawn, panel, read_json
+from tools.episode_blocks import PageBlock, drawn, panel, read_json
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

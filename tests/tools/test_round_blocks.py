@@ -14,9 +14,9 @@ from report.made import DOOR, trials, write_evaluation
 from pac.evaluation import EpisodeRecord
 from pac.evaluation.records import write_json
 from pac.improve.gate import judge, mastered
-from pac.report.blocks import read_json
-from pac.report.blocks_rounds import read_improvement
-from pac.report.refresh import END, refresh
+from tools.episode_blocks import read_json
+from tools.refresh import END, refresh
+from tools.round_blocks import read_improvement
 
 IMPROVE = Path(__file__).parents[2] / "results/improve"
 WALK = "control/walker.walk"

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from report.made import DOOR, DRAWER, trials, write_evaluation
 
-from pac.cli import main
 from pac.evaluation import experts, read, summarise
 from pac.evaluation.records import by_actor, write_json
-from pac.report.blocks import read_trials
-from pac.report.blocks_demo import read_demo
-from pac.report.refresh import END, KINDS, find_blocks, refresh, refreshed
+from tools.demo_blocks import read_demo
+from tools.episode_blocks import read_trials
+from tools.refresh import END, KINDS, find_blocks, main, refresh, refreshed
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS / "README.md"
@@ -98,7 +97,7 @@ def test_the_pages_and_their_drawings_are_what_their_files_give() -> None:
     for page in PAGES:
         files = refreshed(page)
         for path, text in files.items():
-            assert path.read_text() == text, f"{path}: run `pac report --refresh results/{page.name}`"
+            assert path.read_text() == text, f"{path}: run `python -m tools.refresh results/{page.name}`"
         drawings |= {path for path in files if path.suffix == ".svg"}
     assert len(drawings) > 4
     assert drawings == set((RESULTS / "plots").iterdir())
@@ -445,13 +444,12 @@ def test_errors_name_the_line_and_nothing_is_written(tmp_path: Path, text: str, 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_evaluation(tmp_path / "a.json", trials("PAC", DOOR, 3, 10), seed=0)
     page = str(write_page(tmp_path, "table a.json"))
-    assert main(["report", "--refresh", page]) == 0
+    assert main([page]) == 0
     assert "written" in capsys.readouterr().out
-    assert main(["report", "--refresh", page]) == 0
+    assert main([page, page]) == 0
     assert "nothing has changed" in capsys.readouterr().out
-    for wrong in (["--refresh", page, "--out", "x"], ["--refresh", page, "a.json"], ["a.json"], []):
-        assert main(["report", *wrong]) == 2
-        assert "expected" in capsys.readouterr().err
+    assert main([str(tmp_path / "none.md")]) == 2
+    assert "expected a Markdown page" in capsys.readouterr().err
 
 
 def test_what_counts_as_all_of_a_task_stands_beside_our_best(tmp_path: Path) -> None:
