@@ -1,4 +1,4 @@
-"""What `pac demo` adds to its study (recipes/demo.toml): one score per episode, findings in words, the intro of the page.
+"""Scores, findings and the page of `pac demo`. The rest of the demo is a study (recipes/demo.toml).
 
 An episode scores 100 or 0 where the environment defines success. Elsewhere its score is its return in percent of an
 expert's. So tasks of both kinds can be pooled; all weigh the same. Intervals are about more episodes of these same
@@ -141,7 +141,7 @@ def _guess(task: str, data: float) -> str:
 
 def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: Mapping[str, float]) -> dict[str, Any]:
     config, collections = study.runs[0].config, list(study.collections.values())
-    settings = {
+    settings: dict[str, Any] = {
         "seed": study.config.seeds[0],
         "tasks": len(scores["PAC"]),
         "collected_episodes": collections[0].episodes,
@@ -178,8 +178,8 @@ def intro(study: Study, scores: Mapping[str, Scores]) -> str:
     return (
         f"<p>{next(iter(collections)).episodes} episodes per task were collected with {' and '.join(behaviours)}. Such "
         "a policy switches every few steps between correct, mirrored, idle and wrong-goal actions. No episode is a "
-        f"clean demonstration. Each method trains one {config.size} model for all tasks, for {html.escape(config.length)} "
-        "of equal batches. Filtered BC clones the successes, and the best quarter by return of a task without success. "
+        f"clean demonstration. Each method trains one {config.size} model for all tasks, for "
+        f"{html.escape(config.length)} of equal batches. Filtered BC clones the successes, and the best quarter by return of a task without success. "
         "Evaluation episodes are as long as those of the data, and actions are sampled. 100% is the return of the good "
         f"planner in that time ({known}).</p>{shown}"
         + "".join(f"<p>{html.escape(line)}</p>" for line in findings(scores))

@@ -78,10 +78,8 @@ def mastered(
     """
     rows = summarise(records).tasks
     for task in tasks:
-        success, expert = rows[task].success, experts.get(task)
-        if success is None and not expert:
-            return False
-        share = success.mean if success is not None else rows[task].returns.mean / expert
-        if share < mastery:
+        success, expert = rows[task].success, experts.get(task, 0.0)
+        share = -np.inf if not expert else rows[task].returns.mean / expert
+        if (share if success is None else success.mean) < mastery:
             return False
     return True

@@ -111,7 +111,9 @@ class Loop:
         return True
 
     def _finished(self, entry: Round, records: Sequence[EpisodeRecord]) -> FinishedRound:
-        assert entry.checkpoint is not None and entry.steps is not None and entry.data is not None
+        assert entry.checkpoint is not None
+        assert entry.steps is not None
+        assert entry.data is not None
         verdict = self._judge(records)
         episodes = dict.fromkeys(self.improve.tasks, 0)
         for part in entry.data:

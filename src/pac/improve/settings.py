@@ -151,13 +151,13 @@ def _check(recipe: Recipe) -> None:
     config, improve = recipe.plain(), recipe.improve
     if config.evaluation.seed // SEEDS == 1 + improve.seed:
         raise ValueError(
-            f"evaluation.seed: expected a seed outside [{(1 + improve.seed) * SEEDS:,}, {(2 + improve.seed) * SEEDS:,}), "
-            f"found {config.evaluation.seed:,}. Collected episodes start from the states of these seeds."
+            f"evaluation.seed: expected a seed outside [{(1 + improve.seed) * SEEDS:,}, "
+            f"{(2 + improve.seed) * SEEDS:,}), found {config.evaluation.seed:,}. Collected episodes start from the states of these seeds."
         )
     if not recipe.has_data and config.start is None and improve.first is None and improve.collect == "policy":
         raise ValueError(
-            "Expected data in [mixture], a checkpoint (--start), or a behaviour that collects the first episodes. Found "
-            'none of them. Set improve.first, for example to "random".'
+            "Expected data in [mixture], a checkpoint (--start), or a behaviour that collects the first episodes. "
+            'Found none of them. Set improve.first, for example to "random".'
         )
 
 

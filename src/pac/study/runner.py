@@ -156,7 +156,7 @@ def _print(console: Console, text: str) -> None:
 
 
 def _perform_in_process(folder: StudyFolder, run: StudyRun) -> None:
-    os.setpgrp()  # Ctrl-C reaches the parent alone. The parent ends its runs; a second signal would keep them from saving.
+    os.setpgrp()  # Ctrl-C reaches the parent alone, which ends its runs. A second signal would keep them from saving.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     with _output_to(folder.log_path(run)):
