@@ -21,7 +21,7 @@ from pac import cli
 from pac.data.statistics import normalise_action
 from pac.data.store import STATE, Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
-from pac.evaluation import read
+from pac.evaluation import read_evaluation as read
 from pac.evaluation.records import state_id
 from pac.rollout import make_jobs, rollout
 from pac.types import Episode, Query, TaskSpec

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pac.config import suggest
-from pac.evaluation.records import write_text
 from pac.evaluation.tables import Cell, Grid, markdown
+from pac.files import write_atomically as write_text
 from tools import demo_blocks, episode_blocks, round_blocks
 from tools.demo_blocks import Demo, read_demo
 from tools.episode_blocks import PageBlock, Trials, read_json, read_trials

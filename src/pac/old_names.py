@@ -26,6 +26,8 @@ STUDY_ROWS = {
     "BC+Q, windows of five": "BC+Q, windows of 5",
     "PAC+V, blind": "PAC+V, no camera",
 }
+# Keys of the JSON document of an evaluation.
+EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of what a checkpoint says of one dataset of its training.
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
 

@@ -15,7 +15,8 @@ from factories import small_model
 from pac import policy
 from pac.cli import main, parse
 from pac.cli.evaluate import USUAL, command
-from pac.evaluation import read, runner, video
+from pac.evaluation import read_evaluation as read
+from pac.evaluation import runner, video
 from pac.evaluation.records import partial_path
 from pac.types import Query, Reply
 
@@ -27,7 +28,7 @@ def evaluate(*words: object, workers: int = 0, base: list[str] = PENDULUM) -> in
 
 
 def trials(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text())["trials"]
+    return json.loads(path.read_text())["episodes"]
 
 
 def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,12 +37,12 @@ def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     words += ["--trials", "3", "--max-steps", "8"]
     assert evaluate("--json", out, "--markdown", page, "--seed", 5, workers=2, base=words) == 0
     document = json.loads(out.read_text())
-    assert len(document["trials"]) == 2 * 2 * 3
-    first, other = document["trials"][0], document["trials"][6]
+    assert len(document["episodes"]) == 2 * 2 * 3
+    first, other = document["episodes"][0], document["episodes"][6]
     assert first.keys() == {"actor", "task", "seed", "index", "state", "length", "return", "success"}
     assert (first["actor"], other["actor"], first["seed"], first["length"]) == ("random", "still", 5, 8)
     assert first["state"] == other["state"]
-    assert len({trial["state"] for trial in document["trials"]}) == 6
+    assert len({trial["state"] for trial in document["episodes"]}) == 6
     assert document["settings"]["versions"]["mujoco"]
     assert document["settings"]["actors"]["still"] == {"behaviour": "random+hesitate"}
     assert document["command"].startswith("pac evaluate random still=random+hesitate --tasks")
@@ -52,7 +53,7 @@ def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not partial_path(out).exists()
     alone = tmp_path / "b.json"
     assert evaluate("--json", alone, "--seed", 5, workers=0, base=words) == 0
-    assert trials(alone) == document["trials"]
+    assert trials(alone) == document["episodes"]
 
 
 def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
@@ -148,7 +149,7 @@ def test_percent_of_expert_needs_whole_episodes(tmp_path: Path, capsys: pytest.C
     assert evaluate("--experts", table, "--json", out, base=whole) == 0
     document = json.loads(out.read_text())
     percent = document["summary"]["random"]["pooled"]["all"]["percent"]
-    assert percent["mean"] == pytest.approx(document["trials"][0]["return"] / 8)
+    assert percent["mean"] == pytest.approx(document["episodes"][0]["return"] / 8)
     assert document["experts"]["control/pendulum.swingup"]["source"] == "made up"
 
 

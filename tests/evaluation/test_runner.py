@@ -11,7 +11,8 @@ from rollout.environments import POINT
 from runs import config, start, write_dataset
 
 from pac.config import EvaluationConfig
-from pac.evaluation import Actor, EvaluationInterruptedError, evaluate, read
+from pac.evaluation import Actor, EvaluationInterruptedError, evaluate
+from pac.evaluation import read_evaluation as read
 from pac.evaluation.in_training import TrainingEvaluator
 from pac.rollout import EpisodeResult, PersistentWorkers
 from pac.types import Query, Reply

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from report.made import DOOR, DRAWER, trials, write_evaluation
 
-from pac.evaluation import experts, read, summarise
-from pac.evaluation.records import by_actor, write_json
+from pac.evaluation import experts, summarise
+from pac.evaluation import read_evaluation as read
+from pac.evaluation.records import by_actor
+from pac.files import write_json
 from tools.demo_blocks import read_demo
 from tools.episode_blocks import read_trials
 from tools.refresh import END, KINDS, find_blocks, main, refresh, refreshed

@@ -19,9 +19,10 @@ from rich.progress import TaskID
 
 from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, record, tables, video
 from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, parse_actors
-from pac.evaluation.records import partial_path, write_json, write_text
+from pac.evaluation.records import partial_path
 from pac.evaluation.runner import episode_key, play_episodes
-from pac.files import progress_bar
+from pac.files import progress_bar, write_json
+from pac.files import write_atomically as write_text
 from pac.rollout import EpisodeResult, Job, make_jobs
 
 # Options that the numbers depend on, with their defaults; None where a command always names the option.

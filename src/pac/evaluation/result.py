@@ -74,13 +74,13 @@ def make_result(
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "settings": dict(settings),
-        "trials_per_task": episodes,
+        "episodes_per_task": episodes,
         "bootstrap": bootstrap,
         "experts": {task: dataclasses.asdict(expert) for task, expert in known.items()},
         "summary": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
         "differences": [dataclasses.asdict(difference) for difference in differences],
         "notes": notes,
-        "trials": [entry.as_json() for entry in records],
+        "episodes": [entry.as_json() for entry in records],
     }
     return Evaluation(
         records=list(records),

@@ -20,7 +20,7 @@ from rich.markup import escape
 from pac import policy
 from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name
 from pac.envs import spec as task_spec
-from pac.evaluation import Actor, EpisodeRecord, evaluate, read, summarise
+from pac.evaluation import Actor, EpisodeRecord, evaluate, read_evaluation, summarise
 from pac.evaluation import experts as expert_table
 from pac.files import finite
 from pac.improve import data, gate
@@ -293,7 +293,7 @@ class Loop:
         """Return the evaluation episodes that the next round is compared with."""
         promoted = self.folder.promoted
         file = self.folder.path / (f"{START}/evaluation.json" if promoted is None else promoted.evaluation)
-        return read(file)[1] if file.is_file() else []
+        return read_evaluation(file)[1] if file.is_file() else []
 
     def _judge(self, records: Sequence[EpisodeRecord]) -> gate.Verdict:
         best = self._promoted_records()
