@@ -481,7 +481,7 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer 
             run = make_run(bench, case, compile=bench.compile)
         call = updates(run, take(run, 4))
         fixed = milliseconds(call, bench.device, seconds=bench.seconds)
-        kinds: tuple[Literal["stream", "resident"], ...] = ("stream", "resident")
+        kinds: tuple[Literal["stream", "gpu"], ...] = ("stream", "gpu")
         for kind in kinds if bench.device.type == "cuda" else kinds[:1]:
             if "data" in asked:
                 with bench.guarded(f"{case.name}: data, {kind}"):
@@ -490,7 +490,7 @@ def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer 
     return warm
 
 
-def fed(run: Trainer, kind: Literal["stream", "resident"], fixed: float, *, seconds: float) -> Row:
+def fed(run: Trainer, kind: Literal["stream", "gpu"], fixed: float, *, seconds: float) -> Row:
     """The loop of training on fresh batches, beside the same updates on batches that lie ready."""
     machine = replace(run.config.machine, data="auto" if run.processes.device.type == "cpu" else kind)
     run.sampler = make_sampler(replace(run.config, machine=machine), run.processes)
@@ -621,7 +621,7 @@ def check_loss(bench: Bench, case: Case) -> None:
 def check_resident(bench: Bench, case: Case) -> None:
     """Data on the GPU gives the batches that data on disk gives."""
     run = make_run(bench, case, compile=False)
-    machine = replace(run.config.machine, data="auto" if bench.device.type == "cpu" else "resident")
+    machine = replace(run.config.machine, data="auto" if bench.device.type == "cpu" else "gpu")
     other = make_sampler(replace(run.config, machine=machine), run.processes)
     scale_rewards(run.config, other, run.model_config)
     apart, strides = 0.0, True

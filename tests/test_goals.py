@@ -170,7 +170,7 @@ def test_a_policy_is_shown_goals_as_in_training(tmp_path: Path, monkeypatch: pyt
     assert not shown_by(control_group.policy(text=False)).text_mask.any()
 
 
-SHORT = ["collect.episodes=3", "checkpoint.every=6 steps", "machine.log_every=1", "evaluation.trials=1"]
+SHORT = ["collect.episodes=3", "checkpoint.every=6 steps", "machine.log_every=1", "evaluation.episodes=1"]
 SHORT += ["evaluation.max_steps=20", "mixture.batch_size=8"]
 
 

@@ -187,7 +187,7 @@ def test_draws_from_the_middle_lie_between_the_quartiles(run: Trainer, monkeypat
     """And are otherwise as frequent as the policy has them; the critic chooses among such draws, too."""
     query = queries(run, 1)[0]
     many = [dataclasses.replace(query, seed=i) for i in range(1600)]
-    policy = load(run.directory.path, sampling="middle")
+    policy = load(run.directory.path, sampling="interquartile")
     seen = watch_logits(policy, monkeypatch)
     drawn = np.array([r.action[0] for r in policy.act(many)])
     probabilities = seen[0][0, 0].softmax(-1).numpy()
@@ -196,7 +196,7 @@ def test_draws_from_the_middle_lie_between_the_quartiles(run: Trainer, monkeypat
     middle = (np.clip(above, 0.25, 0.75) - np.clip(above - probabilities, 0.25, 0.75)) / 0.5
     assert np.abs(np.histogram(drawn, edges)[0] / len(drawn) - middle).max() < 0.05
     lowest, highest = np.flatnonzero(middle)[[0, -1]]
-    best = load(run.directory.path, sampling="middle", best_of=4).act(many[:64])
+    best = load(run.directory.path, sampling="interquartile", best_of=4).act(many[:64])
     for action in [*drawn, *(r.action[0] for r in best)]:
         assert edges[lowest] <= action <= edges[highest + 1]
 

@@ -85,7 +85,7 @@ IMPOSSIBLE = {
     "machine.accumulate=5": "accumulate: expected at most mixture.batch_size, 4, found 5",
     "machine.workers=-1": "workers",
     "machine.precision=int8": "precision",
-    "evaluation.trials=0": "evaluation.trials: expected 1 or more",
+    "evaluation.episodes=0": "evaluation.episodes: expected 1 or more",
     "schedules.imitation_weight=3": "expected a list of [step, value], found 3",
     "schedules.imitation_weight=['ab']": "expected a list of [step, value]",
     "schedules.imitation_weight=[]": "expected points [step, value]",
@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     file, out = dump(table, tmp_path / "recipe.toml"), tmp_path / "runs" / "a"
     for words, expected in {
         ("sead=1",): "Did you mean 'seed'",
-        ("machine.data=resident",): "machine.data: expected a GPU",
+        ("machine.data=gpu",): "machine.data: expected a GPU",
         ("machine.device=cuda",): "machine.device: expected a CUDA GPU",
         ("machine.wandb=mine",): "machine.wandb: expected the wandb package",
         ("evaluation.tasks=['control/walker.wlak']",): "Did you mean 'control/walker.walk'?",

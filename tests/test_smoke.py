@@ -12,7 +12,7 @@ from pac.training.run_dir import RunDirectory, read_metrics
 
 TASK = "metaworld/drawer-close"
 SHORT = ["length=12 steps", "collect.episodes=3", "collect.max_steps=30", "checkpoint.every=6 steps"]
-SHORT += ["machine.log_every=6", "evaluation.trials=2", "evaluation.max_steps=30"]
+SHORT += ["machine.log_every=6", "evaluation.episodes=2", "evaluation.max_steps=30"]
 
 
 def test_collect_train_evaluate_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,11 +133,11 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Trials during training; none without tasks."""
+    """Evaluation during training; none without tasks."""
 
     tasks: tuple[str, ...] = ()
     every: str | None = None  # a duration; None: at the end only
-    trials: int = 20  # a task
+    episodes: int = 20  # per task
     workers: int = 2  # processes; 0: none beside the run's own
     max_steps: int | None = None  # of an episode, instead of the task's own
     stop_at_success: bool = False
@@ -148,7 +148,7 @@ class EvaluationConfig:
         check_types(self)
         if self.every is not None:
             check_duration(self.every, "evaluation.every")
-        for name, least in (("trials", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
+        for name, least in (("episodes", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"evaluation.{name}: expected {least} or more, found {value}.")
@@ -189,7 +189,7 @@ class MachineConfig:
     graphs: Literal["auto", "on", "off"] = "auto"  # whole-update CUDA graphs; auto: on a GPU, without sharding
     accumulate: int = 1  # micro-batches an update
     recompute: bool = False  # activation checkpointing: less memory, a third more work
-    data: Literal["auto", "resident", "stream"] = "auto"  # auto: on the GPU if it takes less than a third of it
+    data: Literal["auto", "gpu", "stream"] = "auto"  # auto: on the GPU if it takes less than a third of it
     workers: int = 2  # threads that prepare streamed batches
     log_every: int = 50  # steps
     on_nonfinite: Literal["stop", "skip"] = "stop"  # after an update that was refused

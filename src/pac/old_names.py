@@ -4,14 +4,39 @@ Recipes, command lines, run directories and checkpoints of earlier versions keep
 """
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Keys of a recipe, dotted. A last part that was renamed inside a list of tables is given as `section[].key`.
+# Keys of a recipe, dotted. They hold in the rows of a study, too: [study.rows."NAME"] joins the recipe.
 RECIPE_KEYS = {
     "objective.logged_returns": "objective.monte_carlo_weight",
+    "evaluation.trials": "evaluation.episodes",
     "study.trials": "study.episodes",
     "improve.trials": "improve.evaluation_episodes",
 }
+SAMPLING = {"middle": "interquartile"}
+# Values of a recipe's keys; * is any name.
+RECIPE_VALUES = {
+    "machine.data": {"resident": "gpu"},
+    "evaluation.sampling": SAMPLING,
+    "improve.sampling": SAMPLING,
+    "study.domains.*.sampling": SAMPLING,
+}
+RECIPE_NAMES = {
+    "study/sight": "study/vision",
+    "study/turning": "study/bc_to_rl",
+    "study/turning_poor": "study/bc_to_rl_poor",
+    "study/together": "study/multitask",
+    "study/single": "study/per_task",
+    "study/lives": "study/replay",
+    "improve/lifetimes": "improve/replay",
+}
+# Options of commands.
+OPTIONS = {"--trials": "--episodes", "--video-trials": "--video-episodes"}
+# Keys of config.json in a run's folder, beside the recipe.
+RUN_KEYS = {"trajectories": "windows"}
+# Keys of the JSON document of an evaluation.
+EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of the file that holds the evaluation of one run of a study.
 STUDY_KEYS = {"trials": "episodes", "trial_seconds": "evaluation_seconds"}
 # Rows of studies that ship with PAC. They name folders and actors, too.
@@ -26,39 +51,86 @@ STUDY_ROWS = {
     "BC+Q, windows of five": "BC+Q, windows of 5",
     "PAC+V, blind": "PAC+V, no camera",
 }
-# Keys of the JSON document of an evaluation.
-EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of what a checkpoint says of one dataset of its training.
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
 
 
-def rename_override(key: str) -> str:
-    """Return the present name of a dotted recipe key."""
-    new = RECIPE_KEYS.get(key, key)
-    if new != key:
-        _warn(key, new)
+class OldNameWarning(FutureWarning):
+    """An old name was used. `pac` prints it as one plain line."""
+
+
+def rename_recipe(table: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
+    """Return a copy of a recipe's tables under the present names."""
+    found: dict[str, str] = {}
+    renamed = _rename_table(table, (), found)
+    for old, new in found.items() if warn else ():
+        _warn(old, new)
+    return renamed
+
+
+def _rename_table(table: Mapping[str, Any], path: tuple[str, ...], found: dict[str, str]) -> dict[str, Any]:
+    """Return a table under the present names, and note each old name in `found`."""
+    renamed: dict[str, Any] = {}
+    for key, value in table.items():
+        place = _place((*path, key))
+        new = RECIPE_KEYS.get(place, place)
+        if new != place:
+            key = new.rpartition(".")[2]
+            if key in table:
+                raise ValueError(f"Expected {new}, found {place} beside it. {place} is its old name: leave it out.")
+            found[place] = new
+        if isinstance(value, Mapping):
+            value = _rename_table(value, (*path, key), found)
+        elif isinstance(value, str) and value in RECIPE_VALUES.get(new, {}):
+            found[f"{new}={value}"] = f"{new}={RECIPE_VALUES[new][value]}"
+            value = RECIPE_VALUES[new][value]
+        renamed[key] = value
+    return renamed
+
+
+def _place(path: tuple[str, ...]) -> str:
+    """Return a dotted key as the tables above have it."""
+    if path[:2] == ("study", "rows"):
+        path = path[3:]
+    elif path[:2] == ("study", "domains"):
+        path = (*path[:2], "*", *path[3:])
+    return ".".join(path)
+
+
+def rename_override(key: str, value: Any) -> tuple[str, Any]:
+    """Return a dotted recipe key and its value under the present names."""
+    names = key.split(".")
+    for name in reversed(names):
+        value = {name: value}
+    value = rename_recipe(value)
+    for i in range(len(names)):
+        ((names[i], value),) = value.items()
+    return ".".join(names), value
+
+
+def rename_recipe_name(name: str) -> str:
+    """Return the present name of a recipe that ships with PAC."""
+    new = RECIPE_NAMES.get(name, name)
+    if new != name:
+        _warn(name, new)
     return new
 
 
-def rename_recipe(table: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
-    """Return a copy of a recipe's tables with old keys renamed."""
-    table = {name: dict(value) if isinstance(value, dict) else value for name, value in table.items()}
-    for old, new in RECIPE_KEYS.items():
-        section, _, key = old.partition(".")
-        values = table.get(section)
-        if isinstance(values, dict) and key in values:
-            target = new.partition(".")[2]
-            if target in values:
-                raise ValueError(f"Expected {new}, found {old} beside it. {old} is its old name: leave it out.")
-            values[target] = values.pop(key)
-            _warn(old, new) if warn else None
-    return table
+def rename_options(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the present options."""
+    renamed = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option in OPTIONS:
+            _warn(option, OPTIONS[option])
+        renamed.append(f"{OPTIONS.get(option, option)}{equals}{value}")
+    return renamed
 
 
-def rename_keys(table: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Return `table` with the keys in `names` renamed, without a warning: nobody typed these."""
+def rename_keys(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return `table` with the keys in `names` renamed. There is no warning, since nobody typed these keys."""
     return {names.get(key, key): value for key, value in table.items()}
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"{old} is called {new} now. The old name still works.", FutureWarning, stacklevel=3)
+    warnings.warn(f"{old} is called {new} now. The old name still works.", OldNameWarning, stacklevel=3)

@@ -234,9 +234,9 @@ class Policy:
     def _draw(self, encoded: Encoded, noise: Tensor) -> Tensor:
         """`best_of` actions a row."""
         logits, bins = self.model.policy_logits(encoded, noise.shape[1]), self.model.config.action_bins
-        if self.sampling == "middle":
+        if self.sampling == "interquartile":
             noise = 0.25 + noise / 2
-        if self.best_of > 1 or self.sampling in ("sample", "middle"):
+        if self.best_of > 1 or self.sampling in ("sample", "interquartile"):
             return bins.decode(sample_actions(logits, self.best_of, uniform=noise), logits)
         if self.sampling == "mode":
             return bins.decode(logits.argmax(-1), logits)[:, None]

@@ -120,7 +120,7 @@ def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[s
         table["mixture"] = mixture
     table = rename_recipe(table)
     for key, value in changes.items():
-        _assign(table, rename_override(key), value)
+        _assign(table, *rename_override(key, value))
     return table, root
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pac.old_names import rename_recipe_name
+
 PACKAGE = Path(__file__).parent
 ASSETS = PACKAGE / "assets"
 # In a wheel the recipes lie inside the package; in a clone, beside `src`.
@@ -13,6 +15,8 @@ def find_recipe(name: str | Path) -> Path:
     if Path(name).is_file():
         return Path(name)
     short = str(name).removeprefix("recipes/").removesuffix(".toml")
+    if not (RECIPES / f"{short}.toml").is_file():
+        short = rename_recipe_name(short)
     if (RECIPES / f"{short}.toml").is_file():
         return RECIPES / f"{short}.toml"
     known = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 # How a policy acts: a draw from its distribution, or of each dimension the likeliest bin, the mean, the median, or a
-# draw from between the quartiles ("middle"). All but the first are for logs whose noise is worth nothing; between two
-# ways of doing a thing the mean and the median may be neither.
-Sampling = Literal["sample", "mode", "mean", "median", "middle"]
+# sample between the quartiles ("interquartile"). All but the first suit data with useless noise. Between two ways to
+# do a thing, the mean and the median may be neither.
+Sampling = Literal["sample", "mode", "mean", "median", "interquartile"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -366,7 +366,7 @@ def walker(recipe: Path) -> Path:
     pytest.importorskip("dm_control")
     text, file = recipe.read_text().replace("weight = 1", "weight = 0"), recipe.parent / "walker.toml"
     file.write_text(
-        text + '[evaluation]\ntasks = ["control/point_mass.easy"]\nevery = "3 steps"\ntrials = 2\nworkers = 0\n'
+        text + '[evaluation]\ntasks = ["control/point_mass.easy"]\nevery = "3 steps"\nepisodes = 2\nworkers = 0\n'
         "max_steps = 20\n"
     )
     return file

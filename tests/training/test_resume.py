@@ -124,7 +124,7 @@ def test_a_signal_saves_and_says_so(
 def test_evaluations_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that a signal broke off is made after the resume, one that was logged is not made again."""
     write_dataset(tmp_path / "data" / "arm")
-    trials = {"tasks": [POINT], "every": "5 steps", "trials": 3, "workers": 0}
+    trials = {"tasks": [POINT], "every": "5 steps", "episodes": 3, "workers": 0}
     settings = config(tmp_path / "data", evaluation=trials)
     whole = start(settings, tmp_path / "whole")
     whole.train()

@@ -4,13 +4,18 @@ A mistake of the user is one line on stderr and exit code 2.
 """
 
 import argparse
+import functools
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pac
+from pac.old_names import OldNameWarning, rename_options
+
+Command = Callable[[argparse.Namespace], int | None]
 
 # Each command, the module that has its `add_arguments` and its `run`, and one line of help.
 COMMANDS = {
@@ -32,7 +37,13 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    run, args = parse(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", OldNameWarning)
+        warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
+        return _run(*parse(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(run: Command, args: argparse.Namespace) -> int:
     try:
         return run(args) or 0
     except ValueError as error:
@@ -45,8 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int | None], argparse.Namespace]:
-    """Import the command that is asked for; return its `run`, and what to call it with."""
+def _show_warning(others: Callable[..., None], message: Warning | str, kind: type[Warning], *place: Any) -> None:
+    """Print a warning about an old name as one line. Under torchrun the main process alone prints it."""
+    if not issubclass(kind, OldNameWarning):
+        others(message, kind, *place)
+    elif os.environ.get("RANK", "0") == "0":
+        print(f"pac: {message}", file=sys.stderr)
+
+
+def parse(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
+    """Import the command in `words`. Return its `run` function and the arguments to call it with."""
     parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
     parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -58,6 +77,8 @@ def parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int | No
             chosen = importlib.import_module(f"pac.cli.{module}")
             command.description = chosen.__doc__
             chosen.add_arguments(command)
+            if "--trials" not in command._option_string_actions:
+                words = rename_options(words)
     args, rest = parser.parse_known_args(words)
     overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     if rest and (len(overrides) < len(rest) or not hasattr(args, "overrides")):

@@ -61,12 +61,12 @@ def make_sampler(config: RunConfig, processes: ProcessGroup) -> Sampler:
     )
     wanted = config.machine.data
     if processes.device.type == "cpu":
-        if wanted == "resident":
-            raise ValueError("machine.data: expected a GPU for resident data, found none. Leave it at auto.")
+        if wanted == "gpu":
+            raise ValueError("machine.data: expected a GPU to hold the data, found none. Leave it at auto.")
         return sampler
     size = sum(source.num_bytes for source in sampler.sources)
     total = torch.cuda.get_device_properties(processes.device).total_memory
-    if wanted == "resident" or (wanted == "auto" and size <= RESIDENT_SHARE * total):
+    if wanted == "gpu" or (wanted == "auto" and size <= RESIDENT_SHARE * total):
         sampler.keep_on(processes.device)
     return sampler
 

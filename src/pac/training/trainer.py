@@ -428,7 +428,7 @@ class Trainer:
     def try_policy(self, policy: Policy) -> dict[str, float] | None:
         """Trials on the recipe's tasks: mean return and success, by task and over all; None if a signal came."""
         config, trials = self.config.evaluation, []
-        jobs = make_jobs(config.tasks, config.trials, seed=config.seed)
+        jobs = make_jobs(config.tasks, config.episodes, seed=config.seed)
         for trial in rollout(
             policy,
             jobs,
