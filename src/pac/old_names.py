@@ -11,6 +11,8 @@ from typing import Any
 RECIPE_KEYS = {
     "objective.logged_returns": "objective.monte_carlo_weight",
     "evaluation.trials": "evaluation.episodes",
+    "study.trials": "study.episodes",
+    "improve.trials": "improve.evaluation_episodes",
 }
 SAMPLING = {"middle": "interquartile"}
 # Values of a recipe's keys; * is any name.
@@ -35,6 +37,20 @@ OPTIONS = {"--trials": "--episodes", "--video-trials": "--video-episodes"}
 RUN_KEYS = {"trajectories": "windows"}
 # Keys of the JSON document of an evaluation.
 EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
+# Keys of the file that holds the evaluation of one run of a study.
+STUDY_KEYS = {"trials": "episodes", "trial_seconds": "evaluation_seconds"}
+# Rows of studies that ship with PAC. They name folders and actors, too.
+STUDY_ROWS = {
+    "PAC+V, the critic's word": "PAC+V, bootstrap value",
+    "PAC+V, logged returns": "PAC+V, Monte Carlo return",
+    "PAC+V, logged returns, a model a task": "PAC+V, Monte Carlo return, one model per task",
+    "PAC+V, a model a task": "PAC+V, one model per task",
+    "PAC, a model a task": "PAC, one model per task",
+    "filtered BC, a model a task": "filtered BC, one model per task",
+    "PAC+V, windows of five": "PAC+V, windows of 5",
+    "BC+Q, windows of five": "BC+Q, windows of 5",
+    "PAC+V, blind": "PAC+V, no camera",
+}
 # Keys of what a checkpoint says of one dataset of its training.
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
 

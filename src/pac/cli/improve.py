@@ -1,39 +1,42 @@
-"""`pac improve`: collect, train, evaluate, keep what is no worse; and again, until the tasks are mastered.
+"""`pac improve`: rounds of collecting, training and evaluating. A round is kept if it is not significantly worse.
 
-Killed at any moment, --resume goes on to the same end. docs/improve.md has the keys of [improve] and the rules.
+After a kill, --resume continues to the same end. docs/improve.md has the keys of [improve] and the rules.
 """
 
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
 
-from pac.improve.folder import ImproveFolder
-from pac.improve.loop import Loop
-from pac.improve.messages import table
+from pac.improve.folder import FinishedRound, ImproveFolder
+from pac.improve.loop import Loop, StoppedError, signals
 from pac.improve.settings import describe, load
-from pac.improve.stopping import StoppedError, signals
 from pac.rollout import PersistentWorkers
 from pac.training.logging import make_console
 from pac.training.run_dir import COLLECTED
 
 ENDS = {
     "mastered": "Every target is mastered.",
-    "budget": "The budget of rounds is spent. A larger improve.rounds would go on with --resume.",
-    "waiting": "Waiting for data: go on with --resume when there is some.",
+    "budget": "All rounds are done. A larger improve.rounds continues with --resume.",
+    "waiting": "Waiting for data: continue with --resume when there is some.",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="recipe in TOML with a section [improve], or one that ships with PAC")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the recipe's, dotted")
-    parser.add_argument("--out", type=Path, required=True, help="the improvement's folder")
-    parser.add_argument("--resume", action="store_true", help="continue the improvement in --out")
-    parser.add_argument("--overwrite", action="store_true", help="begin again in --out; its inbox is kept")
-    parser.add_argument("--start", help="checkpoint to begin from, instead of a fresh model")
-    parser.add_argument("--collect", choices=("policy", "none"), help="none: people put datasets into --out/inbox")
+    add = parser.add_argument
+    add("recipe", help="recipe in TOML with a section [improve], or the name of one that ships with PAC")
+    add("overrides", nargs="*", metavar="key=value", help="settings that replace those of the recipe, with dots")
+    add("--out", type=Path, required=True, help="folder of the improvement")
+    add("--resume", action="store_true", help="continue the improvement in --out")
+    add("--overwrite", action="store_true", help="begin again in --out; its inbox is kept")
+    add("--start", help="checkpoint to start from, instead of a fresh model")
+    add("--collect", choices=("policy", "none"), help="none: people put datasets into --out/inbox")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,19 +49,19 @@ def run(args: argparse.Namespace) -> int:
     folder, console = ImproveFolder(args.out), make_console()
     for note in folder.open(describe(recipe), resume=args.resume, overwrite=args.overwrite):
         console.print(note, markup=False, highlight=False)
-    with PersistentWorkers() as crew:
-        loop = Loop(recipe, folder, console, crew)
+    with PersistentWorkers() as workers:
+        loop = Loop(recipe, folder, console, workers)
         try:
             with signals():
-                status = loop.go()
+                status = loop.run()
         except (StoppedError, KeyboardInterrupt) as stopped:
             number = stopped.number if isinstance(stopped, StoppedError) else 2
-            console.print("Stopped; everything that was finished is kept. Continue with --resume.")
+            console.print("Stopped. Everything that was finished is kept. Continue with --resume.")
             return 128 + number
         except torch.OutOfMemoryError as error:
             raise ValueError(
                 f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size or raise "
-                "machine.accumulate, then begin again; or continue elsewhere with --resume."
+                "machine.accumulate, then begin again; or continue on another machine with --resume."
             ) from error
         except OSError as error:
             raise ValueError(
@@ -69,3 +72,21 @@ def run(args: argparse.Namespace) -> int:
         console.print(table(folder.rounds, recipe.improve.all_tasks))
     console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)
     return 0
+
+
+def table(rounds: Sequence[FinishedRound], tasks: Sequence[str]) -> Table:
+    """Return a table with one row per round."""
+    found = Table(box=SIMPLE, pad_edge=False)
+    for name in ("round", "from", "new episodes", "updates", *tasks, "promoted", "seconds"):
+        found.add_column(escape(name), justify="left" if name in ("from", "promoted") else "right")
+    for entry in rounds:
+        found.add_row(
+            str(entry.round),
+            escape(entry.start.removesuffix("/").replace("/train/checkpoints/", ":")),
+            str(sum(entry.episodes.values())),
+            f"{entry.steps:,}",
+            *(str(entry.summary[task]) for task in tasks),
+            "yes" if entry.promoted else "no",
+            f"{sum(entry.seconds.values()):.0f}",
+        )
+    return found

@@ -1,6 +1,5 @@
-"""Self-improvement: rounds of collect -> mix -> train -> evaluate -> promote or roll back, as the paper's RLFT.
+"""Self-improvement in rounds: collect, train, evaluate, promote or go back. The paper calls it RLFT.
 
-`settings` reads the recipe, `loop` goes round: `acting` collects and tries, `data` says what a round trains on, `gate`
-decides. `record` is what is left on disk, `telling` what the console says, `cli` is `pac improve`.
-docs/improve.md tells the rules.
+`settings` reads the recipe, `loop` runs the rounds, `data` makes the training run of a round, `gate` decides about
+promotion, and `folder` keeps everything on disk. docs/improve.md has the rules.
 """

@@ -1,13 +1,11 @@
-"""What a round trains on: the recipe's data, and all that was collected or handed in before, as an ordinary mixture.
+"""The training run of a round: the recipe's data, and everything that was collected or handed in so far.
 
-All folders of one kind (sizes, cameras, bounds, instructions) are one dataset of the group "collected": its kinds,
-which are its tasks, are drawn equally often, and within a task every transition of every round is.
+Datasets with the same sizes, cameras, bounds and instructions are joined to one dataset of the group "collected". So
+each task of the group is sampled equally often, and so is each transition of a task, whatever its round.
 """
 
 import dataclasses
-import math
-import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +15,65 @@ from pac.data.concat import open_part
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.data.relabel import reward_column
 from pac.data.statistics import pool_statistics, scale_of
-from pac.data.store import STATE, TERMINATED, Dataset, read_committed, verify
-from pac.improve.settings import Recipe
-from pac.policy import EmbodimentStats
+from pac.data.store import STATE, TERMINATED, Dataset
+from pac.improve.folder import ImproveFolder, Round
+from pac.improve.settings import MOST_ROUNDS, Recipe
+from pac.model.pretrained import load_config
+from pac.policy import EmbodimentStats, PolicyMetadata
 from pac.recipe import RunConfig
 from pac.training.trainer import Trainer
 
 GROUP = "collected"
 
 
+def round_config(recipe: Recipe, folder: ImproveFolder, entry: Round) -> RunConfig:
+    """Return the training run of a round, with one reward scale for all rounds.
+
+    Its learning rate stays at the peak, since nobody knows how many rounds follow.
+    """
+    plain, improve, start = recipe.plain(), recipe.improve, None if entry.start is None else folder.place(entry.start)
+    known: Sequence[EmbodimentStats] = ()
+    if start is not None and improve.statistics == "first":
+        known = PolicyMetadata.from_json(load_config(start), start).robots
+    paths = [part.path for part in (*folder.earlier_data(entry.round), *(entry.data or ()))]
+    config = recipe.config(
+        collected_groups(recipe, folder.path, paths),
+        seed=plain.seed * MOST_ROUNDS + entry.round,
+        start=None if start is None else str(start),
+        length=improve.steps if entry.round else improve.first_steps or improve.steps,
+        optimiser=dataclasses.replace(plain.optimiser, decay="constant"),
+        checkpoint=dataclasses.replace(plain.checkpoint, keep_last=1, keep_every=None),
+        evaluation=dataclasses.replace(plain.evaluation, tasks=()),
+    )
+    config = dataclasses.replace(config, mixture=share_discounts(share_statistics(config.mixture, known)))
+    scale = entry.reward_scale
+    if scale is None and entry.round:
+        first = folder.read_round(0)
+        scale = None if first is None else first.reward_scale
+    if scale is None:
+        model = None if start is None else load_config(start)["model"]
+        value_max = model.value_max if model is not None else float(plain.model_fields.get("value_max", 1.0))
+        scale = choose_reward_scale(config, recipe, value_max)
+    return dataclasses.replace(config, objective=dataclasses.replace(config.objective, reward_scale=scale))
+
+
 def collected_groups(recipe: Recipe, folder: Path, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """The group of all data of the rounds so far; none while there is no data."""
-    kinds: list[tuple[Any, list[str], str]] = []
+    """Return the mixture group of all data of the rounds so far. The list is empty while there is no data."""
+    kinds: list[tuple[Any, list[str]]] = []
     for path in paths:
         dataset = open_part(folder / path)
         kind = (dataset.spec, frozenset(dataset.instructions))
-        for known, members, _ in kinds:
-            if known == kind:
-                members.append(path)
-                break
-        else:
-            kinds.append((kind, [path], Path(path).name))
+        known = next((members for other, members in kinds if other == kind), None)
+        known.append(path) if known is not None else kinds.append((kind, [path]))
     if not kinds:
         return []
-    taken: set[str] = set()
-    datasets = []
-    for _, members, name in kinds:
-        unique = name if name not in taken else f"{name}-{len(taken)}"
-        taken.add(unique)
+    datasets: dict[str, dict[str, Any]] = {}
+    for _, members in kinds:
+        name = Path(members[0]).name
+        unique = name if name not in datasets else f"{name}-{len(datasets)}"
         first, *more = (str((folder / path).resolve()) for path in members)
-        datasets.append({"name": f"{GROUP}/{unique}", "path": first, "more_paths": more})
-    group: dict[str, Any] = {"name": GROUP, "weight": recipe.improve.weight, "datasets": datasets}
+        datasets[unique] = {"name": f"{GROUP}/{unique}", "path": first, "more_paths": more}
+    group: dict[str, Any] = {"name": GROUP, "weight": recipe.improve.weight, "datasets": [*datasets.values()]}
     if recipe.improve.imitation_weight is not None:
         group["imitation_weight"] = recipe.improve.imitation_weight
     return [group]
@@ -57,8 +83,9 @@ def collected_groups(recipe: Recipe, folder: Path, paths: Sequence[str]) -> list
 
 
 def share_statistics(mixture: Mixture, known: Sequence[EmbodimentStats]) -> Mixture:
-    """Give all data of a robot at a task the same centre and scale: those that `known` checkpoints were trained with,
-    else those of all its data together. What the recipe itself says is left alone.
+    """Return the mixture with one centre and scale for all data of a robot at a task.
+
+    They are those of `known` checkpoints, or else of all this data pooled. Values in the recipe are kept.
     """
     clusters: list[dict[str, Any]] = []
     for config in mixture.datasets:
@@ -97,16 +124,17 @@ def _paths(config: DatasetConfig) -> list[str]:
 
 
 def _texts(config: DatasetConfig, parts: Sequence[Dataset]) -> set[str]:
-    told = {text for part in parts for text in part.instructions}
-    return told if config.instruction is None else {config.instruction}
+    texts = {text for part in parts for text in part.instructions}
+    return texts if config.instruction is None else {config.instruction}
 
 
 # ---------------------------------------------------------------------------------------------------------- rewards
 
 
 def share_discounts(mixture: Mixture) -> Mixture:
-    """Give collected data the discount of the recipe's own data of the same robot at the same task, if there is some: a
-    critic cannot tell the two apart.
+    """Return the mixture with the discount of the recipe's own data on collected data of the same robot and task.
+
+    The critic cannot tell the two apart.
     """
     if all(config.discount is None for config in mixture.datasets):
         return mixture
@@ -120,7 +148,7 @@ def share_discounts(mixture: Mixture) -> Mixture:
 
     def shared(config: DatasetConfig) -> DatasetConfig:
         sizes, texts = kind(config)
-        found = [discount for theirs, told, discount in known if theirs == sizes and told & texts]
+        found = [discount for own_sizes, own_texts, discount in known if own_sizes == sizes and own_texts & texts]
         return dataclasses.replace(config, discount=found[0]) if found else config
 
     groups = (
@@ -131,9 +159,11 @@ def share_discounts(mixture: Mixture) -> Mixture:
 
 
 def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> float:
-    """One factor on all rewards, chosen before the first update and kept: a value must mean the same in every round,
-    while the largest reward seen grows. It leaves room for a reward of 1, or the largest seen if that is more, at every
-    step for ever, by the largest discount; or once, where rewards are successes that end the episode.
+    """Return one factor on all rewards, chosen before the first update and kept for all rounds.
+
+    A value must mean the same in every round, while the largest reward seen grows. The factor leaves room for a reward
+    of 1 (or the largest seen, if that is more) at every step for ever, with the largest discount. Where rewards are
+    successes that end the episode, it leaves room for one.
     """
     if config.objective.reward_scale is not None:
         return config.objective.reward_scale
@@ -153,7 +183,7 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
 
 
 def check_values(run: Trainer) -> list[str]:
-    """What to say of rewards whose values do not fit the bins; raises if none would be learned."""
+    """Return warnings about values that lie outside the bins. Raise if values could not be learned at all."""
     low, high = run.model_config.value_min, run.model_config.value_max
     notes = []
     for source, (least, most) in zip(run.sampler.sources, run.sampler.value_bounds(), strict=True):
@@ -162,57 +192,11 @@ def check_values(run: Trainer) -> list[str]:
         if least < 0 <= low:
             raise ValueError(
                 f"Dataset {name!r}: expected rewards of 0 or more, as the model's values lie in [{low:g}, {high:g}], "
-                "found negative ones. Begin again with model.value_min=-1 and a fitting objective.reward_scale."
+                "found negative ones. Begin again with model.value_min=-1 and an objective.reward_scale that fits."
             )
         if most * scale > high * (1 + 1e-6) or least * scale < low * (1 + 1e-6):
             notes.append(
-                f"{name}: rewards allow values from {least * scale:.3g} to {most * scale:.3g}, the model's end at "
-                f"[{low:g}, {high:g}]; what is beyond is cut off. A smaller objective.reward_scale has room for them."
+                f"{name}: rewards allow values from {least * scale:.3g} to {most * scale:.3g}, but the model's lie in "
+                f"[{low:g}, {high:g}]. Values beyond are clipped. A smaller objective.reward_scale has room for them."
             )
     return notes
-
-
-# ------------------------------------------------------------------------------------------------------------ inbox
-
-
-def stamp(path: Path) -> dict[str, int]:
-    """What tells a dataset from any other: its sizes, and a checksum over those of its files."""
-    committed = read_committed(path)
-    sealed = path / "committed.json"
-    checksum = zlib.crc32(sealed.read_bytes()) if sealed.exists() else 0
-    return {"episodes": committed["episodes"], "rows": committed["rows"], "crc32": checksum}
-
-
-def check_unchanged(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
-    """Raise unless all data of earlier rounds is there as it was: nothing is trained on less than before."""
-    for entry in entries:
-        path = folder / entry["path"]
-        found = stamp(path) if path.is_dir() else "none"
-        if found != (before := {key: entry[key] for key in ("episodes", "rows", "crc32")}):
-            raise ValueError(
-                f"{path}: expected the data that an earlier round trained on, {before}, found {found}. Put it back as "
-                "it was, and new episodes into a folder of their own in the inbox."
-            )
-
-
-def read_inbox(folder: Path, inbox: str, known: Collection[str]) -> list[dict[str, Any]]:
-    """Datasets in the inbox that no round has used yet; raises if one is not whole."""
-    found = []
-    for path in sorted((folder / inbox).glob("*")):
-        name = f"{inbox}/{path.name}"
-        if path.name.startswith(".") or not path.is_dir() or name in known:
-            continue
-        if problems := verify(path):
-            raise ValueError(
-                f"{path}: expected a whole dataset, found {problems[0]} Finish copying it, or take it out of the "
-                "inbox; then continue with --resume."
-            )
-        entry = {"path": name, "made_by": "inbox"} | stamp(path)
-        if not entry["episodes"]:
-            raise ValueError(f"{path}: expected episodes, found none. Take it out of the inbox.")
-        found.append(entry)
-    return found
-
-
-def minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{math.ceil(seconds / 60)} min"

@@ -1,97 +1,190 @@
-"""The folder of an improvement, written so that a kill at any moment loses nothing and counts nothing twice.
+"""The folder of an improvement. A kill at any moment loses nothing that is finished and counts nothing twice.
 
-config.json                 the recipe, resolved, before anything else
-improve.json                rounds that are finished, after each of them
+config.json                 the resolved recipe, written first
+improve.json                the finished rounds, written after each of them
 collected/                  data that the recipe's [collect] made
 inbox/                      datasets that people put there; never changed
-start/evaluation.json       trials of the checkpoint given with --start
-rounds/000/round.json       what the round begins from and trains on, written before it does
-rounds/000/data/TASK/       episodes it collected, a dataset of its own; collect.json and round.json say who made them
-rounds/000/train/           an ordinary run directory
+start/evaluation.json       evaluation of the checkpoint given with --start
+rounds/000/round.json       start and data of the round, written before they are used
+rounds/000/data/TASK/       episodes that the round collected; collect.json and round.json name their policy
+rounds/000/train/           an ordinary run folder
 rounds/000/evaluation.json  as `pac evaluate --json` writes it
 promoted                    link to the checkpoint of the last promoted round: the folder can be loaded like a run
 """
 
+import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pac.files import write_json
+from pac.data.store import read_committed, verify
+from pac.files import finite, problem, write_json
+from pac.old_names import rename_recipe
 from pac.training.run import differences
 from pac.training.run_dir import COLLECTED, CONFIG, LOCK, lock_folder
 
 IMPROVE, INBOX, ROUNDS, START, PROMOTED = "improve.json", "inbox", "rounds", "start", "promoted"
-# What may differ when an improvement is resumed; all else would make rounds that do not compare.
+# Settings that may change on resume. Others would make rounds that do not compare.
 CHANGEABLE = ("improve.rounds", "improve.mastery", "improve.workers", "improve.envs_per_worker", "improve.ray")
 CHANGEABLE_SECTIONS = ("machine", "checkpoint")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CollectedData:
+    """A dataset that a round was the first to train on."""
+
+    path: str  # relative to the improvement's folder
+    task: str | None = None  # None: a dataset from the inbox
+    made_by: str  # a checkpoint, a behaviour, or "inbox"
+    episodes: int
+    rows: int
+    crc32: int  # over the checksums of its files
+
+    @property
+    def name(self) -> str:
+        return self.path if self.task is None else self.task
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A round as far as it is known. Fields that are None are decided later in the round."""
+
+    round: int
+    start: str | None  # checkpoint that training starts from; None: a fresh model
+    collector: str | None  # checkpoint or behaviour that collects; None: only people do
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase; time in a killed process is not counted
+    data: tuple[CollectedData, ...] | None = None
+    reward_scale: float | None = None
+    checkpoint: str | None = None
+    steps: int | None = None  # updates of this round
+
+    def to_json(self) -> dict[str, Any]:
+        table = dataclasses.asdict(self)
+        table["data"] = None if self.data is None else [entry.to_json() for entry in self.data]
+        return {name: value for name, value in table.items() if value is not None or name in ("start", "collector")}
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> "Round":
+        data = {"data": tuple(CollectedData(**entry) for entry in table["data"])} if "data" in table else {}
+        return cls(**{**table, **data})
+
+    def with_seconds(self, phase: str, seconds: float) -> "Round":
+        total = self.seconds.get(phase, 0.0) + seconds
+        return dataclasses.replace(self, seconds={**self.seconds, phase: total})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """A task's mean over the evaluation episodes of a round, with its 95% interval."""
+
+    mean: float
+    low: float | None  # None: too few episodes for an interval
+    high: float | None
+    unit: str  # "success" or "return"
+
+    def __str__(self) -> str:
+        scale, digits, sign = (100, 1, "%") if self.unit == "success" else (1, 0, "")
+        low, high = ("?" if end is None else f"{scale * end:.{digits}f}" for end in (self.low, self.high))
+        return f"{scale * self.mean:.{digits}f}{sign} [{low}, {high}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRound:
+    """A round in improve.json."""
+
+    round: int
+    checkpoint: str
+    start: str
+    episodes: Mapping[str, int]  # collected per task, or handed in per dataset
+    steps: int  # updates of all rounds so far
+    promoted: bool
+    reason: str
+    evaluation: str  # file of its evaluation
+    summary: Mapping[str, TaskResult]
+    seconds: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        table: dict[str, Any] = finite(dataclasses.asdict(self))
+        return table
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> "FinishedRound":
+        return cls(**{**table, "summary": {task: TaskResult(**row) for task, row in table["summary"].items()}})
+
+
 class ImproveFolder:
-    """One improvement's folder. One process at a time."""
+    """The folder of one improvement. One process at a time may use it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.document: dict[str, Any] = {}
+        self.rounds: list[FinishedRound] = []
+        self._description: dict[str, Any] = {}
 
     def open(self, description: dict[str, Any], *, resume: bool, overwrite: bool) -> list[str]:
-        """Make the folder, or go on in it; returns what is to be said about changed settings."""
+        """Make the folder, or continue in it. Return what to print about changed settings."""
         if resume and overwrite:
             raise ValueError("Expected --resume or --overwrite, found both.")
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path}: expected a folder, found a file. Choose another --out.")
+            raise problem(self.path, expected="a folder", found="a file", fix="Choose another --out.")
         harmless = (LOCK, COLLECTED, INBOX, f".{CONFIG}.writing")
         used = self.path.is_dir() and any(p.name not in harmless for p in self.path.iterdir())
         before = self._read(CONFIG)
-        ours = before is not None and {"improve", "recipe"} <= before.keys()
-        if used and not ours:
+        if used and not (before is not None and {"improve", "recipe"} <= before.keys()):
             raise ValueError(f"{self.path}: expected an improvement or an empty folder, found other files.")
         if used and not (resume or overwrite):
-            raise ValueError(
-                f"{self.path}: expected a new or empty folder, found one that is in use. Continue with --resume, begin "
-                "again with --overwrite, or choose another --out."
+            raise problem(
+                self.path,
+                expected="a new or empty folder",
+                found="one that is in use",
+                fix="Continue with --resume, begin again with --overwrite, or choose another --out.",
             )
         if resume and not self.path.is_dir():
-            raise ValueError(f"{self.path}: expected an improvement to resume, found none. Leave out --resume.")
+            raise problem(self.path, expected="an improvement to resume", found="none", fix="Leave out --resume.")
         self.path.mkdir(parents=True, exist_ok=True)
         lock_folder(self.path, self)
         if overwrite:
             self._clear()
             before = None
-        (self.path / INBOX).mkdir(exist_ok=True)
+        self.inbox.mkdir(exist_ok=True)
         notes = [] if before is None else list(self._compare(before, description))
         write_json(self.path / CONFIG, description)
         found = self._read(IMPROVE) or {"rounds": []}
-        improve = description["improve"]
-        self.document = {
-            "tasks": improve["tasks"],
-            "others": improve["others"],
-            "config": description,
-            "rounds": found["rounds"],
-            "status": "running",
-        }
+        self.rounds = [FinishedRound.from_json(entry) for entry in found["rounds"]]
+        self._description = description
         return notes
 
     def _clear(self) -> None:
-        """Remove what an improvement writes and nothing else; the inbox is not ours."""
+        """Remove the files of an improvement and no others. The inbox stays."""
         for name in (ROUNDS, START, COLLECTED):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (IMPROVE, PROMOTED, CONFIG):
             (self.path / name).unlink(missing_ok=True)
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+        """Yield a note per setting that changed. Raise if it may not change."""
+        renamed = rename_recipe({**before["recipe"], "improve": before["improve"]}, warn=False)
+        before = {"improve": renamed.pop("improve"), "recipe": renamed}
         plain = json.loads(json.dumps(now, default=str))
         for name, old, new in differences(before, plain):
             text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"
             section = name.removeprefix("recipe.").split(".")[0]
             if not name.startswith(CHANGEABLE) and section not in CHANGEABLE_SECTIONS:
-                raise ValueError(
-                    f"{self.path}: expected the settings it was begun with, found {text}. Resume with the same recipe "
-                    "and overrides, or begin another from this one's policy: --start."
+                raise problem(
+                    self.path,
+                    expected="the settings it was begun with",
+                    found=text,
+                    fix="Resume with the same recipe and overrides, or start another improvement from this one's "
+                    "policy: --start.",
                 )
-            yield f"Going on with another {text}."
+            yield f"Continuing with another {text}."
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
@@ -99,52 +192,102 @@ class ImproveFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise ValueError(f"{self.path / name}: expected JSON, found {error}. Restore it from a copy.") from error
+            fix = "Restore it from a copy."
+            raise problem(self.path / name, expected="JSON", found=error, fix=fix) from error
         return content
 
     # -------------------------------------------------------------------------------------------------------- rounds
 
     @property
-    def rounds(self) -> list[dict[str, Any]]:
-        """Those that are finished."""
-        found: list[dict[str, Any]] = self.document["rounds"]
-        return found
+    def promoted(self) -> FinishedRound | None:
+        """The last round that was promoted."""
+        return next((entry for entry in reversed(self.rounds) if entry.promoted), None)
 
     @property
-    def promoted(self) -> dict[str, Any] | None:
-        return next((entry for entry in reversed(self.rounds) if entry["promoted"]), None)
+    def inbox(self) -> Path:
+        return self.path / INBOX
 
     def place(self, checkpoint: str) -> Path:
-        """Of a checkpoint: ours are named relative to the folder, one that was given from the root."""
+        """Return a checkpoint's path. Those of rounds are relative to the folder, others absolute."""
         return self.path / checkpoint
+
+    def relative(self, path: Path) -> str:
+        return str(path.relative_to(self.path))
 
     def round_path(self, number: int) -> Path:
         return self.path / ROUNDS / f"{number:03d}"
 
-    def read_round(self, number: int) -> dict[str, Any] | None:
-        return self._read(f"{ROUNDS}/{number:03d}/round.json")
+    def read_round(self, number: int) -> Round | None:
+        content = self._read(f"{ROUNDS}/{number:03d}/round.json")
+        return None if content is None else Round.from_json(content)
 
-    def write_round(self, content: dict[str, Any]) -> None:
-        write_json(self.round_path(content["round"]) / "round.json", content)
+    def write_round(self, entry: Round) -> None:
+        write_json(self.round_path(entry.round) / "round.json", entry.to_json())
 
-    def entries(self, upto: int) -> list[dict[str, Any]]:
-        """All data of the rounds before `upto`."""
-        plans = [self.read_round(number) or {} for number in range(upto)]
-        return [entry for plan in plans for entry in plan.get("data", [])]
+    def earlier_data(self, number: int) -> list[CollectedData]:
+        """Return all data of the rounds before `number`."""
+        rounds = [self.read_round(earlier) for earlier in range(number)]
+        return [entry for found in rounds if found is not None for entry in found.data or ()]
 
-    def finish_round(self, entry: dict[str, Any]) -> None:
+    def finish_round(self, entry: FinishedRound) -> None:
         self.rounds.append(entry)
         self.save("running")
 
     def save(self, status: str) -> None:
-        self.document["status"] = status
-        write_json(self.path / IMPROVE, self.document)
-        self._link()
+        """Write the finished rounds, and point the link at the promoted checkpoint."""
+        improve = self._description["improve"]
+        document = {"tasks": improve["tasks"], "others": improve["others"], "config": self._description}
+        document |= {"rounds": [entry.to_json() for entry in self.rounds], "status": status}
+        write_json(self.path / IMPROVE, document)
+        if self.promoted is not None:
+            link = self.path / f".{PROMOTED}"
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.promoted.checkpoint)
+            os.replace(link, self.path / PROMOTED)
 
-    def _link(self) -> None:
-        if self.promoted is None:
-            return
-        link = self.path / f".{PROMOTED}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(self.promoted["checkpoint"])
-        os.replace(link, self.path / PROMOTED)
+    # ---------------------------------------------------------------------------------------------------------- data
+
+    def describe_data(self, path: Path, *, made_by: str, task: str | None = None) -> CollectedData:
+        """Return the entry of a dataset. Its sizes and checksum tell it from any other."""
+        committed, seal = read_committed(path), path / "committed.json"
+        return CollectedData(
+            path=self.relative(path),
+            task=task,
+            made_by=made_by,
+            episodes=committed["episodes"],
+            rows=committed["rows"],
+            crc32=zlib.crc32(seal.read_bytes()) if seal.exists() else 0,
+        )
+
+    def check_unchanged(self, entries: Sequence[CollectedData]) -> None:
+        """Raise if data of an earlier round has changed or is gone: no round may train on less than those before it."""
+        for entry in entries:
+            path, found = self.path / entry.path, None
+            if path.is_dir():
+                found = self.describe_data(path, made_by=entry.made_by, task=entry.task)
+            if found != entry:
+                raise problem(
+                    path,
+                    expected=f"the data that an earlier round trained on, {entry.to_json()}",
+                    found="none" if found is None else found.to_json(),
+                    fix="Put it back as it was, and new episodes into a folder of their own in the inbox.",
+                )
+
+    def read_inbox(self, known: Collection[str]) -> list[CollectedData]:
+        """Return the datasets of the inbox that no round has used yet. Raise if one is damaged or empty."""
+        found = []
+        for path in sorted(self.inbox.glob("*")):
+            if path.name.startswith(".") or not path.is_dir() or self.relative(path) in known:
+                continue
+            if problems := verify(path):
+                raise problem(
+                    path,
+                    expected="a whole dataset",
+                    found=problems[0].rstrip("."),
+                    fix="Finish copying it, or take it out of the inbox. Then continue with --resume.",
+                )
+            entry = self.describe_data(path, made_by="inbox")
+            if not entry.episodes:
+                raise problem(path, expected="episodes", found="none", fix="Take it out of the inbox.")
+            found.append(entry)
+        return found

@@ -1,34 +1,33 @@
-"""The loop. Every phase of a round can be begun again: what is on disk decides what is left to do.
+"""The rounds: collect, train, evaluate, promote. Each phase can be repeated: the folder says what is left to do.
 
-Everything happens in one process: simulators, the model, the captured update and the acting policy are kept from round
-to round.
+Everything runs in one process. Simulators, the model, its captured update and the acting policy are kept from round to
+round.
 """
 
 import dataclasses
+import shlex
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from pac import policy
+from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name
 from pac.envs import spec as task_spec
+from pac.evaluation import Actor, EpisodeRecord, evaluate, read_evaluation, summarise
 from pac.evaluation import experts as expert_table
-from pac.evaluation import summarise
-from pac.evaluation.records import EpisodeRecord
-from pac.evaluation.records import read_evaluation as read
 from pac.files import finite
 from pac.improve import data, gate
-from pac.improve.acting import Acting
-from pac.improve.folder import INBOX, START, ImproveFolder
-from pac.improve.messages import names, plural, say, say_result
-from pac.improve.settings import MOST_ROUNDS, Recipe
-from pac.improve.stopping import StoppedError
+from pac.improve.folder import START, CollectedData, FinishedRound, ImproveFolder, Round, TaskResult
+from pac.improve.settings import SEEDS, Recipe
 from pac.model.pretrained import load_config
-from pac.policy import PolicyMetadata
-from pac.recipe import RunConfig
+from pac.policy import Policy, PolicyMetadata
 from pac.rollout import PersistentWorkers
 from pac.training.distributed import ProcessGroup
 from pac.training.run_dir import CONFIG, RunDirectory
@@ -36,25 +35,53 @@ from pac.training.setup import choose_device, collect_data
 from pac.training.trainer import Trainer
 
 
+class StoppedError(Exception):
+    """A signal was received. Everything that is finished is on disk."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM raise `StoppedError` at any place. Training handles them itself, after its update."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedError(number)
+
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    with suppress(ValueError):  # outside the main thread the caller handles signals
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Loop:
     """An improvement in its folder."""
 
-    def __init__(self, recipe: Recipe, folder: ImproveFolder, console: Console, crew: PersistentWorkers) -> None:
+    def __init__(self, recipe: Recipe, folder: ImproveFolder, console: Console, workers: PersistentWorkers) -> None:
         self.recipe, self.folder, self.console = recipe, folder, console
         self.improve, self.plain = recipe.improve, recipe.plain()
         self.processes = ProcessGroup(device=choose_device(self.plain.machine.device))
         whole = self.improve.max_steps is None and not self.improve.stop_at_success
         table = expert_table.load() if whole else {}
         self.experts = {task: table[task].mean for task in self.improve.all_tasks if task in table}
-        self.run: Trainer | None = None  # of the round before: the next takes over its model and captured update
-        self.acting = Acting(recipe, folder, console, crew, self.processes.device)
+        self.trainer: Trainer | None = None  # of the last round: the next takes over its model and captured update
+        self.policy: Policy | None = None  # the next checkpoint is loaded into its memory
+        self.limits = {"max_steps": self.improve.max_steps, "stop_at_success": self.improve.stop_at_success}
+        self.machine = {name: getattr(self.improve, name) for name in ("workers", "envs_per_worker", "ray")}
+        self.workers = workers
 
-    def go(self) -> str:
-        """Rounds until all is learned, the budget is spent, or there is no data to go on with."""
+    def run(self) -> str:
+        """Run rounds until all targets are mastered, the budget is spent, or new data is missing. Return which."""
         if self.plain.collect is not None:
             collect_data(self.plain.collect, self.recipe.collected, self.console)
         self.folder.save("running")
-        self._try_start()
+        self._evaluate_start()
         while (status := self._status()) == "running":
             if not self._round(len(self.folder.rounds)):
                 status = "waiting"
@@ -69,216 +96,243 @@ class Loop:
         return "budget" if len(self.folder.rounds) >= self.improve.rounds else "running"
 
     def _round(self, number: int) -> bool:
-        """One round; False if there is nothing new to train on."""
-        plan = self.folder.read_round(number) or self._plan(number)
-        if "data" not in plan and not self._gather(plan):
-            return False
-        if "checkpoint" not in plan:
-            self._train(plan)
-        records, summary = self._try_round(plan)
-        verdict = self._judge(records)
-        entry = {
-            "round": number,
-            "checkpoint": plan["checkpoint"],
-            "start": plan["start"] or "nothing",
-            "episodes": dict.fromkeys(self.improve.tasks, 0) | _count(plan["data"]),
-            "steps": plan["steps"] + sum(r["steps"] for r in self.folder.rounds[-1:]),
-            "promoted": verdict.promoted,
-            "reason": verdict.reason,
-            "evaluation": str(self._evaluation_file(number).relative_to(self.folder.path)),
-            "summary": summary,
-            "seconds": plan["seconds"],
-        }
-        self.folder.finish_round(entry)
-        say_result(self.console, self.folder.rounds, self.improve.rounds)
+        """Run one round, or the rest of it. Return False if there is no new data to train on."""
+        entry = self.folder.read_round(number) or self._plan(number)
+        if entry.data is None:
+            found = self._gather(entry)
+            if found is None:
+                return False
+            entry = found
+        if entry.checkpoint is None:
+            entry = self._train(entry)
+        entry, records = self._evaluate(entry)
+        self.folder.finish_round(self._finished(entry, records))
+        self._say_result()
         return True
+
+    def _finished(self, entry: Round, records: Sequence[EpisodeRecord]) -> FinishedRound:
+        assert entry.checkpoint is not None
+        assert entry.steps is not None
+        assert entry.data is not None
+        verdict = self._judge(records)
+        episodes = dict.fromkeys(self.improve.tasks, 0)
+        for part in entry.data:
+            episodes[part.name] = episodes.get(part.name, 0) + part.episodes
+        return FinishedRound(
+            round=entry.round,
+            checkpoint=entry.checkpoint,
+            start=entry.start or "nothing",
+            episodes=episodes,
+            steps=entry.steps + (self.folder.rounds[-1].steps if self.folder.rounds else 0),
+            promoted=verdict.promoted,
+            reason=verdict.reason,
+            evaluation=self.folder.relative(self._evaluation_file(entry.round)),
+            summary=task_results(records),
+            seconds=entry.seconds,
+        )
 
     # ------------------------------------------------------------------------------------------------------ planning
 
-    @property
-    def _start(self) -> str | None:
-        """What the next round goes on from: a checkpoint of ours, relative to the folder, or the one that was given."""
+    def _plan(self, number: int) -> Round:
+        """Choose the checkpoint that the round starts from, and what collects for it."""
         promoted = self.folder.promoted
-        return self.plain.start if promoted is None else promoted["checkpoint"]
-
-    def _plan(self, number: int) -> dict[str, Any]:
-        start = self._start
+        start = self.plain.start if promoted is None else promoted.checkpoint
         collector = None
         if self.improve.collect == "policy":
-            knows = start is not None and self._knows(
-                PolicyMetadata.from_json(load_config(self.folder.place(start)), start)
-            )
-            collector = start if knows else self.improve.first
+            collector = start if start is not None and self._knows_tasks(start) else self.improve.first
             if collector is None and (start is not None or not self.recipe.has_data):
                 raise ValueError(
                     f"{start}: expected a checkpoint that knows the tasks {', '.join(self.improve.tasks)}, found none. "
                     'Set improve.first to a behaviour that collects the first episodes, such as "random".'
                 )
-        plan: dict[str, Any] = {"round": number, "start": start, "collector": collector, "seconds": {}}
-        self.folder.write_round(plan)
-        return plan
+        entry = Round(round=number, start=start, collector=collector)
+        self.folder.write_round(entry)
+        return entry
 
-    def _knows(self, interface: PolicyMetadata) -> bool:
+    def _knows_tasks(self, checkpoint: str) -> bool:
         try:
-            self._check_known(interface)
+            self._check_tasks(PolicyMetadata.from_json(load_config(self.folder.place(checkpoint)), checkpoint))
         except ValueError:
             return False
         return True
 
-    def _check_known(self, interface: PolicyMetadata) -> None:
-        """Raise unless a policy with this training could act in every task."""
+    def _check_tasks(self, metadata: PolicyMetadata) -> None:
+        """Raise unless a policy with this training can act in every task."""
         for task in self.improve.all_tasks:
-            interface.robot(task_spec(task, cameras=tuple(interface.cameras), max_steps=self.improve.max_steps))
+            metadata.robot(task_spec(task, cameras=tuple(metadata.cameras), max_steps=self.improve.max_steps))
 
     # ---------------------------------------------------------------------------------------------------- collecting
 
-    def _gather(self, plan: dict[str, Any]) -> bool:
-        """New data: what the policy collects, and what is in the inbox; False if there must be some and is none."""
-        number = plan["round"]
-        with self._phase(plan, "collect"):
-            before = self.folder.entries(number)
-            data.check_unchanged(self.folder.path, before)
-            handed_in = data.read_inbox(self.folder.path, INBOX, {entry["path"] for entry in before})
-            if handed_in:
-                names = ", ".join(entry["path"] for entry in handed_in)
-                say(
-                    self.console,
-                    number,
-                    f"takes {plural(sum(e['episodes'] for e in handed_in), 'episode')} from {names}",
-                )
-            if self.improve.collect == "none" and not handed_in and (number > 0 or not self.recipe.has_data):
-                say(
-                    self.console,
-                    number,
-                    f"needs data: {self.folder.path / INBOX} holds nothing new. Put datasets there, then go on with "
-                    "--resume.",
-                )
-                return False
-            made = self.acting.collect(plan) if plan["collector"] is not None else []
-        plan["data"] = made + handed_in
-        self.folder.write_round(plan)
-        return True
+    def _gather(self, entry: Round) -> Round | None:
+        """Take the inbox's new datasets and collect episodes. Return None if new data is needed and there is none."""
+        number, began = entry.round, time.perf_counter()
+        earlier = self.folder.earlier_data(number)
+        self.folder.check_unchanged(earlier)
+        handed_in = self.folder.read_inbox({part.path for part in earlier})
+        if handed_in:
+            count = plural(sum(part.episodes for part in handed_in), "episode")
+            self._say(number, f"takes {count} from {', '.join(part.path for part in handed_in)}")
+        elif self.improve.collect == "none" and (number > 0 or not self.recipe.has_data):
+            inbox = self.folder.inbox
+            self._say(number, f"needs data: {inbox} holds nothing new. Put datasets there, then use --resume.")
+            return None
+        collected = self._collect(entry) if entry.collector is not None else []
+        entry = dataclasses.replace(entry, data=(*collected, *handed_in))
+        return self._keep(entry, "collect", began)
+
+    def _collect(self, entry: Round) -> list[CollectedData]:
+        """Collect episodes of the targets with the promoted policy, or with the first behaviour."""
+        collector, improve = str(entry.collector), self.improve
+        actor: str | Policy = collector
+        episodes, cameras = improve.first_episodes or improve.episodes, self.recipe.cameras
+        if collector == entry.start:
+            actor = self._load(collector, improve.sampling)
+            episodes, cameras = improve.episodes, actor.cameras
+        self._say(
+            entry.round, f"collects {plural(episodes, 'episode')} each of {', '.join(improve.tasks)} with {collector}"
+        )
+        same: dict[str, Any] = {"behaviours": (collector,), "weights": (1.0,), "cameras": cameras, **self.limits}
+        same["seed"] = (1 + improve.seed) * SEEDS + entry.round
+        place = self.folder.round_path(entry.round) / "data"
+        folders = [
+            CollectionFolder(place / folder_name(task), CollectionSettings(task=task, **same)) for task in improve.tasks
+        ]
+        collect(folders, actor, episodes, console=self.console, crew=self.workers, **self.machine)
+        return [self.folder.describe_data(x.path, made_by=collector, task=x.settings.task) for x in folders]
+
+    def _load(self, checkpoint: str, sampling: str) -> Policy:
+        """Return a checkpoint's policy, in the memory of the one before it if both have the same shape."""
+        place = self.folder.place(checkpoint)
+        if self.policy is None or not self.policy.reload_weights(place, checkpoint):
+            self.policy = policy.load(place, device=str(self.processes.device), name=checkpoint)
+        self.policy.sampling = sampling  # type: ignore[assignment]
+        return self.policy
 
     # ------------------------------------------------------------------------------------------------------ training
 
-    def _train(self, plan: dict[str, Any]) -> None:
-        number = plan["round"]
-        with self._phase(plan, "train"):
-            config = self._config(plan)
-            directory = RunDirectory(self.folder.round_path(number) / "train")
-            begun = directory.is_run()
-            directory.open(resume=begun, overwrite=False)
-            self.run = run = Trainer(config, directory, self.processes, reuse=self.run)
-            self._check_known(run.interface)
-            for note in data.check_values(run) if config.objective.critic != "none" else []:
-                self.console.print(f"[bold red]{escape(note)}")
-            if self.folder.promoted is not None:
-                run.continue_from(self.folder.place(plan["start"]))
-            first = run.state.step
-            if begun:
-                run.resume()
-            directory.write_json(CONFIG, run.describe())
-            windows = sum(source.num_windows for source in run.sampler.sources)
-            start = plan["start"] or "a fresh model"
-            say(self.console, number, f"trains {run.steps - first:,} steps on {windows:,} windows, from {start}")
-            run.train()
-        if run.interrupted is not None:
-            raise StoppedError(run.interrupted)
-        checkpoint = directory.checkpoints_path / f"{run.steps:06d}"
-        plan |= {"checkpoint": str(checkpoint.relative_to(self.folder.path)), "steps": run.steps - first}
-        self.folder.write_round(plan)
-
-    def _config(self, plan: dict[str, Any]) -> RunConfig:
-        """The ordinary training run of a round. Its rate stays at the peak: nobody knows how many rounds follow."""
-        number, start, plain = plan["round"], plan["start"], self.plain
-        paths = [entry["path"] for entry in [*self.folder.entries(number), *plan["data"]]]
-        place = None if start is None else self.folder.place(start)
-        known = []
-        if place is not None and self.improve.statistics == "first":
-            known = list(PolicyMetadata.from_json(load_config(place), place).robots)
-        groups = data.collected_groups(self.recipe, self.folder.path, paths)
-        config = self.recipe.config(
-            groups,
-            seed=plain.seed * MOST_ROUNDS + number,
-            start=None if place is None else str(place),
-            length=self.improve.steps if number else self.improve.first_steps or self.improve.steps,
-            optimiser=dataclasses.replace(plain.optimiser, decay="constant"),
-            checkpoint=dataclasses.replace(plain.checkpoint, keep_last=1, keep_every=None),
-            evaluation=dataclasses.replace(plain.evaluation, tasks=()),
-        )
-        mixture = data.share_discounts(data.share_statistics(config.mixture, known))
-        config = dataclasses.replace(config, mixture=mixture)
-        if "reward_scale" not in plan:
-            before = self.folder.read_round(0) if number else None
-            model = None if place is None else load_config(place)["model"]
-            value_max = model.value_max if model is not None else float(plain.model_fields.get("value_max", 1.0))
-            scale = before["reward_scale"] if before else data.choose_reward_scale(config, self.recipe, value_max)
-            plan["reward_scale"] = scale
-            self.folder.write_round(plan)
-        objective = dataclasses.replace(config.objective, reward_scale=plan["reward_scale"])
-        return dataclasses.replace(config, objective=objective)
+    def _train(self, entry: Round) -> Round:
+        number, began = entry.round, time.perf_counter()
+        config = data.round_config(self.recipe, self.folder, entry)
+        entry = dataclasses.replace(entry, reward_scale=config.objective.reward_scale)
+        self.folder.write_round(entry)
+        directory = RunDirectory(self.folder.round_path(number) / "train")
+        begun = directory.is_run()
+        directory.open(resume=begun, overwrite=False)
+        self.trainer = trainer = Trainer(config, directory, self.processes, reuse=self.trainer)
+        self._check_tasks(trainer.interface)
+        for note in data.check_values(trainer) if config.objective.critic != "none" else []:
+            self.console.print(f"[bold red]{escape(note)}")
+        if entry.start is not None and self.folder.promoted is not None:
+            trainer.continue_from(self.folder.place(entry.start))
+        first = trainer.state.step
+        if begun:
+            trainer.resume()
+        directory.write_json(CONFIG, trainer.describe())
+        windows = sum(source.num_windows for source in trainer.sampler.sources)
+        start = entry.start or "a fresh model"
+        self._say(number, f"trains {trainer.steps - first:,} steps on {windows:,} windows, from {start}")
+        trainer.train()
+        if trainer.interrupted is not None:
+            self._keep(entry, "train", began)
+            raise StoppedError(trainer.interrupted)
+        checkpoint = directory.checkpoints_path / f"{trainer.steps:06d}"
+        entry = dataclasses.replace(entry, checkpoint=self.folder.relative(checkpoint), steps=trainer.steps - first)
+        return self._keep(entry, "train", began)
 
     # ---------------------------------------------------------------------------------------------------- evaluating
 
-    def _try_start(self) -> None:
-        """Trials of the checkpoint given with --start, which round 0 is compared with."""
+    def _evaluate_start(self) -> None:
+        """Evaluate the checkpoint given with --start, which round 0 is compared with."""
         start = self.plain.start
         if start is None or self.folder.rounds:
             return
-        if not self._knows(PolicyMetadata.from_json(load_config(self.folder.place(start)), start)):
-            self.console.print(f"{escape(start)} does not know all tasks: round 0 has nothing to be compared with.")
+        if not self._knows_tasks(start):
+            self.console.print(f"{escape(start)} does not know all tasks: round 0 is compared with nothing.")
             return
-        self.console.print(f"start: tries {escape(start)}.")
-        self.acting.play(start, "start", self.folder.path / START / "evaluation.json")
+        self.console.print(f"start: evaluates {escape(start)}.")
+        self._evaluate_checkpoint(start, "start", self.folder.path / START / "evaluation.json")
 
-    def _try_round(self, plan: dict[str, Any]) -> tuple[list[EpisodeRecord], dict[str, Any]]:
-        number = plan["round"]
-        with self._phase(plan, "evaluate"):
-            say(
-                self.console,
-                number,
-                f"tries {plural(self.improve.trials, 'trial')} each of {names(self.improve.all_tasks)}",
-            )
-            records = self.acting.play(plan["checkpoint"], f"round {number}", self._evaluation_file(number))
-        self.folder.write_round(plan)
-        summary = {}
-        for task, row in summarise(records).tasks.items():
-            found = row.returns if row.success is None else row.success
-            unit = "return" if row.success is None else "success"
-            summary[task] = finite({"mean": found.mean, "low": found.low, "high": found.high}) | {"unit": unit}
-        return records, summary
+    def _evaluate(self, entry: Round) -> tuple[Round, list[EpisodeRecord]]:
+        number, began, checkpoint = entry.round, time.perf_counter(), str(entry.checkpoint)
+        count = plural(self.improve.evaluation_episodes, "episode")
+        self._say(number, f"evaluates {count} each of {', '.join(self.improve.all_tasks)}")
+        records = self._evaluate_checkpoint(checkpoint, f"round {number}", self._evaluation_file(number))
+        return self._keep(entry, "evaluate", began), records
+
+    def _evaluate_checkpoint(self, checkpoint: str, label: str, file: Path) -> list[EpisodeRecord]:
+        """Return the evaluation episodes of a checkpoint. Those in `file` are not played again."""
+        sampling, seed, improve = self.plain.evaluation.sampling, self.plain.evaluation.seed, self.improve
+        actor = Actor(
+            label=label,
+            checkpoint=str(self.folder.place(checkpoint)),
+            sampling=sampling,
+            policy=lambda: self._load(checkpoint, sampling),
+            about={"checkpoint": checkpoint},  # the folder may move
+        )
+        words = ["pac", "evaluate", f"{label}={checkpoint}", "--tasks", *improve.all_tasks]
+        words += ["--episodes", str(improve.evaluation_episodes), "--seed", str(seed)]
+        words += ["--sampling", sampling] if sampling != "sample" else []
+        words += ["--max-steps", str(improve.max_steps)] if improve.max_steps else []
+        return evaluate(
+            [actor],
+            improve.all_tasks,
+            improve.evaluation_episodes,
+            seed=seed,
+            max_steps=improve.max_steps,
+            stop_at_success=improve.stop_at_success,
+            persistent_workers=self.workers,
+            journal=file,
+            command=shlex.join(words + ["--stop-at-success"] * improve.stop_at_success),
+            **self.machine,
+        ).records
 
     def _evaluation_file(self, number: int) -> Path:
         return self.folder.round_path(number) / "evaluation.json"
 
     def _promoted_records(self) -> list[EpisodeRecord]:
-        """Trials of what the next round must keep up with."""
+        """Return the evaluation episodes that the next round is compared with."""
         promoted = self.folder.promoted
-        file = self.folder.path / (f"{START}/evaluation.json" if promoted is None else promoted["evaluation"])
-        return read(file)[1] if file.is_file() else []
+        file = self.folder.path / (f"{START}/evaluation.json" if promoted is None else promoted.evaluation)
+        return read_evaluation(file)[1] if file.is_file() else []
 
-    def _judge(self, records: list[EpisodeRecord]) -> gate.Verdict:
+    def _judge(self, records: Sequence[EpisodeRecord]) -> gate.Verdict:
         best = self._promoted_records()
         if not best:
-            return gate.Verdict(promoted=True, reason="the first: nothing to be compared with")
-        scopes = {"targets": self.improve.tasks, "others": self.improve.others}
-        return gate.judge(records, best, scopes, experts=self.experts, tolerance=self.improve.tolerance)
+            return gate.Verdict(promoted=True, reason="the first round: compared with nothing")
+        groups = {"targets": self.improve.tasks, "others": self.improve.others}
+        return gate.judge(records, best, groups, experts=self.experts, tolerance=self.improve.tolerance)
 
-    # ------------------------------------------------------------------------------------------------------- telling
+    # ----------------------------------------------------------------------------------------------------- reporting
 
-    @contextmanager
-    def _phase(self, plan: dict[str, Any], name: str) -> Iterator[None]:
-        """Adds the time to the plan; what a killed process spent is not known."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            plan["seconds"][name] = plan["seconds"].get(name, 0.0) + time.perf_counter() - began
+    def _keep(self, entry: Round, phase: str, began: float) -> Round:
+        """Write the round with the time that a phase took."""
+        entry = entry.with_seconds(phase, time.perf_counter() - began)
+        self.folder.write_round(entry)
+        return entry
+
+    def _say(self, number: int, text: str) -> None:
+        self.console.print(f"round {number}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def _say_result(self) -> None:
+        """Print the last round's means, verdict and time, and how long the other rounds may take."""
+        rounds = self.folder.rounds
+        entry, mean = rounds[-1], sum(sum(one.seconds.values()) for one in rounds) / len(rounds)
+        means = ", ".join(f"{task} {result}" for task, result in entry.summary.items())
+        times = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in entry.seconds.items())
+        verdict = "promoted" if entry.promoted else "REFUSED, back to the promoted checkpoint"
+        left = (self.improve.rounds - len(rounds)) * mean
+        left_text = f"{left:.0f} s" if left < 120 else f"{-(-left // 60):.0f} min"
+        self._say(entry.round, f"{means}. {verdict} ({entry.reason}). {times}; at most {left_text} left")
 
 
-def _count(entries: list[dict[str, Any]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for entry in entries:
-        name = entry.get("task", entry["path"])
-        counts[name] = counts.get(name, 0) + entry["episodes"]
-    return counts
+def task_results(records: Sequence[EpisodeRecord]) -> dict[str, TaskResult]:
+    """Return each task's success, or its return where the environment does not define success."""
+    found = {}
+    for task, row in summarise(records).tasks.items():
+        estimate, unit = (row.returns, "return") if row.success is None else (row.success, "success")
+        found[task] = TaskResult(mean=estimate.mean, low=finite(estimate.low), high=finite(estimate.high), unit=unit)
+    return found
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

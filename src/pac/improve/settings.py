@@ -1,6 +1,6 @@
-"""The section [improve] of a recipe, and what it makes of the rest of the recipe.
+"""The section [improve] of a recipe, checked together with the rest of the recipe.
 
-docs/improve.md has a table of the keys, which a test holds against this file.
+docs/improve.md has a table of the keys. A test compares it with this file.
 """
 
 import copy
@@ -18,34 +18,34 @@ from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
 from pac.types import Sampling
 
-MOST_ROUNDS = 10_000  # seeds of rounds lie between those of runs
-SEEDS = 1_000_000  # collections of round r start from states of seed (1 + seed) x this + r: evaluation's are others
+MOST_ROUNDS = 10_000  # round r of a run with seed s trains with seed s x MOST_ROUNDS + r
+SEEDS = 1_000_000  # round r collects with seed (1 + improve.seed) x SEEDS + r; evaluation has seeds outside this range
 STAND_IN = "stand-in"  # a group for recipes without data, until there is some
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImproveConfig:
-    """Rounds of collecting, training and evaluating."""
+    """Settings of the rounds."""
 
-    tasks: tuple[str, ...]  # to get better at: names, suites or globs
-    others: tuple[str, ...] = ()  # not to be forgotten: evaluated, never collected
+    tasks: tuple[str, ...]  # the targets: names, suites or globs
+    others: tuple[str, ...] = ()  # tasks that must not get worse: evaluated, never collected
     rounds: int = 10  # at most
-    episodes: int = 10  # collected a task and round
-    steps: str = "1k steps"  # of training in a round: a duration
-    first_steps: str | None = None  # of round 0, on the recipe's own data, say; None: as every round
-    trials: int = 20  # of each task in an evaluation, from the same initial states in every round
-    mastery: float = 0.9  # of each target: success rate, or share of the expert's return. All reach it: done
-    tolerance: float = 0.0  # how much worse, as a share, a round may surely be than the promoted one
+    episodes: int = 10  # to collect per task and round
+    steps: str = "1k steps"  # of training per round: a duration
+    first_steps: str | None = None  # of training in round 0; None: as in every round
+    evaluation_episodes: int = 20  # per task and round, from the same initial states in every round
+    mastery: float = 0.9  # the loop ends when all targets reach this success rate, or share of the expert's return
+    tolerance: float = 0.0  # a round is refused if it is significantly worse than the promoted one by this share
     collect: Literal["policy", "none"] = "policy"  # none: people put datasets into the folder's inbox
     first: str | None = None  # behaviour that collects for round 0 where there is no checkpoint to start from
-    first_episodes: int | None = None  # its episodes a task; None: as every round
+    first_episodes: int | None = None  # episodes of `first` per task; None: as in every round
     weight: float = 1.0  # of the group of collected data, beside the mixture's own groups
-    imitation_weight: float | None = None  # alpha of collected data; None: as mixture.defaults say
-    statistics: Literal["first", "all"] = "first"  # what inputs are standardised with: data of round 0, or all so far
-    sampling: Sampling = "sample"  # of the policy that collects; evaluation.sampling is the other's
+    imitation_weight: float | None = None  # alpha of collected data; None: that of mixture.defaults
+    statistics: Literal["first", "all"] = "first"  # inputs are standardised with data of round 0, or with all data
+    sampling: Sampling = "sample"  # of the policy that collects; evaluation.sampling is for evaluation
     max_steps: int | None = None  # of an episode, instead of the task's own
     stop_at_success: bool = False  # the first success ends an episode
-    workers: int = 2  # processes with simulators; 0: none beside this one
+    workers: int = 2  # processes with simulators; 0: simulators run in the main process
     envs_per_worker: int | None = None  # None: 16 for a policy, 2 for a behaviour
     ray: str | None = None  # address of a Ray cluster for the workers, or "local"
     seed: int = 0  # of the collected episodes
@@ -56,8 +56,8 @@ class ImproveConfig:
             raise ValueError("improve.tasks: expected at least one task, found none. `pac tasks` lists them.")
         if both := sorted(set(self.tasks) & set(self.others)):
             raise ValueError(f"improve.others: expected other tasks than the targets, found {both[0]!r} in both.")
-        least = {"rounds": 1, "episodes": 1, "trials": 1, "first_episodes": 1, "max_steps": 1, "workers": 0, "seed": 0}
-        least |= {"envs_per_worker": 1}
+        least = {"rounds": 1, "episodes": 1, "evaluation_episodes": 1, "first_episodes": 1, "max_steps": 1}
+        least |= {"workers": 0, "seed": 0, "envs_per_worker": 1}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
@@ -83,25 +83,30 @@ class ImproveConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe for improvement: the tables of its training part, and [improve]."""
+    """A recipe for improvement: [improve], and the tables of the training run."""
 
     improve: ImproveConfig
     table: dict[str, Any]
     root: Path
-    collected: Path  # where [collect] puts its data
+    collected: Path  # folder of the data that [collect] makes
 
     @property
     def has_data(self) -> bool:
         return bool(self.table["mixture"].get("groups"))
 
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras that the mixture asks for, for behaviours that collect."""
+        return tuple(self.table["mixture"].get("defaults", {}).get("cameras") or ())
+
     def config(self, groups: Sequence[dict[str, Any]] = (), **changes: Any) -> RunConfig:
-        """The recipe with more groups in its mixture and other fields of a `RunConfig`."""
+        """Return the training run with more groups in its mixture, and with other fields of `RunConfig`."""
         table = copy.deepcopy(self.table)
         table["mixture"]["groups"] = [*table["mixture"].get("groups", []), *groups]
         return dataclasses.replace(parse_recipe(table, self.root, collected=self.collected), **changes)
 
     def plain(self) -> RunConfig:
-        """The recipe before any data was collected; where it has none of its own, with a group in its place."""
+        """Return the training run before any data was collected. A group stands in where the recipe has no data."""
         stand_in = {"name": STAND_IN, "weight": 1.0, "datasets": [{"name": STAND_IN, "path": STAND_IN}]}
         return self.config(() if self.has_data else [stand_in])
 
@@ -117,13 +122,14 @@ def load(name: str | Path, overrides: Sequence[str], collected: Path) -> Recipe:
 
 
 def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
+    """Return the checked recipe in the tables of a file. `root` is where relative paths of the mixture begin."""
     table = copy.deepcopy(table)
     section = table.pop("improve", None)
     if not isinstance(section, dict):
         raise ValueError(
             "Expected a section [improve] with `tasks` in the recipe, found none. Add it, or use `pac train`."
         )
-    if isinstance(table.get("start"), str):  # from the root: our own checkpoints are named from the folder
+    if isinstance(table.get("start"), str):  # absolute: relative ones are checkpoints of our rounds
         table["start"] = str(Path(table["start"]).expanduser().resolve())
     mixture = table.setdefault("mixture", {})
     if not isinstance(mixture, dict):
@@ -141,22 +147,22 @@ def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
 
 
 def _check(recipe: Recipe) -> None:
-    """What can be wrong between [improve] and the rest."""
+    """Raise if [improve] and the other sections do not fit each other."""
     config, improve = recipe.plain(), recipe.improve
     if config.evaluation.seed // SEEDS == 1 + improve.seed:
         raise ValueError(
-            f"evaluation.seed: expected one outside [{(1 + improve.seed) * SEEDS:,}, {(2 + improve.seed) * SEEDS:,}), "
-            f"whose states collected episodes start from, found {config.evaluation.seed:,}."
+            f"evaluation.seed: expected a seed outside [{(1 + improve.seed) * SEEDS:,}, "
+            f"{(2 + improve.seed) * SEEDS:,}), found {config.evaluation.seed:,}. Collected episodes start from the states of these seeds."
         )
     if not recipe.has_data and config.start is None and improve.first is None and improve.collect == "policy":
         raise ValueError(
-            "Expected something to begin with: data in [mixture], a checkpoint (--start), or a behaviour that collects "
-            'the first episodes. Found none of them. Set improve.first = "random", say.'
+            "Expected data in [mixture], a checkpoint (--start), or a behaviour that collects the first episodes. "
+            'Found none of them. Set improve.first, for example to "random".'
         )
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """What config.json holds: enough to tell one improvement from another."""
+    """Return the content of config.json: everything that tells one improvement from another."""
     table = {"improve": dataclasses.asdict(recipe.improve), "recipe": recipe.plain().as_json()}
     found: dict[str, Any] = json.loads(json.dumps(table, default=str))
     return found

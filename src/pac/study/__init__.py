@@ -1,1 +1,4 @@
-"""Studies: rows of settings compared over seeds, on the same trials, in one table with intervals."""
+"""Studies: rows of settings, trained with several seeds and evaluated from the same initial states.
+
+`plan` reads the file, `folder` knows what is finished, `runner` does the rest, `results` compares the rows.
+"""

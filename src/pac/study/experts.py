@@ -1,4 +1,4 @@
-"""What counts as 100% in a study: the table that ships with PAC, or the best that the study's own data kept up."""
+"""The returns that count as 100% in a study: the table that ships with PAC, or the best of the study's own data."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,35 +9,37 @@ from pac import envs
 from pac.data.concat import open_dataset
 from pac.data.relabel import episode_returns
 from pac.evaluation import experts
-from pac.study.plan import Study, whole_tasks
-from pac.study.runner import trained
+from pac.files import problem
+from pac.study.folder import StudyFolder
+from pac.study.plan import Study
 
 
-def experts_path(study: Study, folder: Path) -> Path:
-    return experts.TABLE if study.config.experts == "table" else folder / "experts.json"
+def experts_path(folder: StudyFolder) -> Path:
+    return experts.TABLE if folder.study.config.experts == "table" else folder.experts
 
 
-def write_experts(study: Study, folder: Path) -> None:
-    """Measure them in the data, which need not be here any more once all is trained."""
-    path = experts_path(study, folder)
-    if study.config.experts == "table" or (path.exists() and trained(study, folder)):
+def write_experts(folder: StudyFolder) -> None:
+    """Measure the experts in the data. Keep an older file once all runs are trained: the data may be gone by then."""
+    path = experts_path(folder)
+    if folder.study.config.experts == "table" or (path.exists() and not folder.needs_data):
         return
-    found = from_data(study)
+    found = from_data(folder.study)
     path.unlink(missing_ok=True)  # `save` would add to it
     experts.save(found, path)
 
 
 def from_data(study: Study) -> dict[str, experts.Expert]:
-    """By task; from whole episodes, in the order of folders and of collection, a tenth of all steps at a time. Where
-    nothing was ever earned, none.
+    """Return each task's best mean return over consecutive whole episodes, a tenth of all steps at a time.
+
+    Episodes are in the order of folders and of collection. A task whose best is 0 has no expert.
     """
     returns, steps = dict[str, list[float]](), Counter[str]()
-    tasks = {envs.spec(task).instruction: envs.spec(task) for task in whole_tasks(study)}
-    read = {(entry.path, entry.more_paths) for run in study.runs for entry in run.config.mixture.datasets if entry.path}
-    for path, more in sorted(read):
+    tasks = {envs.spec(task).instruction: envs.spec(task) for task in study.whole_tasks}
+    datasets = [entry for run in study.runs for entry in run.config.mixture.datasets]
+    for path, more in sorted({(entry.path, entry.more_paths) for entry in datasets if entry.path}):
         dataset = open_dataset(path, more)
-        earned, names = episode_returns(dataset, None), dataset.instructions
-        for row, total in zip(dataset.index, np.asarray(earned), strict=True):
+        totals, names = episode_returns(dataset, None), dataset.instructions
+        for row, total in zip(dataset.index, np.asarray(totals), strict=True):
             task = tasks.get(names[row["instruction"]])
             if task is None or dataset.spec.state_dim != task.state_dim:
                 continue
@@ -45,9 +47,11 @@ def from_data(study: Study) -> dict[str, experts.Expert]:
             if row["length"] >= task.max_steps:
                 returns.setdefault(task.name, []).append(float(total))
     if missing := sorted({task.name for task in tasks.values()} - set(returns)):
-        raise ValueError(
-            f"study.experts: expected whole episodes of {missing[0]} in the data, whose best are the expert, found "
-            'none. Set study.experts = "table".'
+        raise problem(
+            "study.experts",
+            expected=f"whole episodes of {missing[0]} in the data, whose best are the expert",
+            found="none",
+            fix='Set study.experts = "table".',
         )
     tenths = {task.name: steps[task.name] // task.max_steps // 10 for task in tasks.values()}
     found = {

@@ -1,9 +1,8 @@
-"""A study file -> the runs it asks for.
+"""From a study file to the training runs that it asks for. Everything is checked before anything runs.
 
-A study is a training recipe (`docs/training.md`) with a table [study]: rows to compare, each a name and the settings
-that join the recipe, seeds, and, where every task gets a model of its own, `each`, whose entries take the place of
-{each} in every text of the recipe. Data that the study makes lies in {data}/NAME. All of it is checked before
-anything runs.
+A study is a training recipe (docs/training.md) with a table [study]. `rows` are the settings to compare: each has a
+name and values that replace those of the recipe. `each` gives every task a model of its own: its entries replace
+{each} in all texts of the recipe. Data that the study collects lies in {data}/NAME.
 """
 
 import copy
@@ -21,19 +20,19 @@ from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
 from pac.resources import find_recipe
 
 DATA, EACH = "{data}", "{each}"
-RULES = ("tasks", "max_steps", "stop_at_success", "sampling")  # of a domain
+DOMAIN_KEYS = ("tasks", "max_steps", "stop_at_success", "sampling")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
-    """The table [study], without its rows and data."""
+    """The table [study], without its rows, data and domains."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    each: tuple[str, ...] = ("",)  # one model for each; by default one for everything
-    trials: int = 100  # of each task, after training
-    shows: tuple[str, ...] = ()  # what tells a policy its task, each in turn; none: what its mixture shows
-    experts: Literal["table", "data"] = "table"  # what 100% is: a good behaviour's, or the best in the data
-    about: str = ""  # a sentence for the page: what is asked, and what was tuned on what
+    each: tuple[str, ...] = ("",)  # one model per entry; by default one model for everything
+    episodes: int = 100  # evaluation episodes per task, after training
+    shows: tuple[str, ...] = ()  # ways to give the task, each evaluated; empty: the way of the training mixture
+    experts: Literal["table", "data"] = "table"  # 100%: the best behaviour that was measured, or the best of the data
+    about: str = ""  # a sentence for the page: the question, and which settings were tuned on which data
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -41,33 +40,34 @@ class StudyConfig:
             raise ValueError(f"study.seeds: expected different numbers of 0 or more, found {list(self.seeds)}.")
         if not self.each or len(set(self.each)) < len(self.each):
             raise ValueError(f"study.each: expected different words, found {list(self.each)}.")
-        if self.trials < 1:
-            raise ValueError(f"study.trials: expected 1 or more, found {self.trials}.")
+        if self.episodes < 1:
+            raise ValueError(f"study.episodes: expected 1 or more, found {self.episodes}.")
         if not set(self.shows) <= set(SHOWS) or len(set(self.shows)) < len(self.shows):
             raise ValueError(f"study.shows: expected some of {', '.join(SHOWS)}, each once, found {list(self.shows)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """One training run of a study, and the trials that follow it."""
+    """One training run of a study, and the evaluation that follows it."""
 
     row: str
     each: str
     seed: int
     config: RunConfig
-    domains: Mapping[str, EvaluationConfig]  # tasks that are pooled, and the rules of their trials; often "" alone
+    domains: Mapping[str, EvaluationConfig]  # tasks that are pooled, with their limits; without domains one named ""
     shows: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of the run's folder."""
         words = (self.row, self.each, f"seed {self.seed}")
         return "-".join(re.sub(r"[^a-z0-9.+]+", "-", word.lower()).strip("-") for word in words if word)
 
     @property
     def labels(self) -> dict[str | None, tuple[str, str]]:
-        """What is shown -> row of the tables, and its trials' actor; None: what was shown in training. Models of
-        different tasks and the same seed are one contestant.
+        """Way to give the task -> row of the tables, and actor of the evaluation episodes. None: as in training.
+
+        Models of different tasks and the same seed are one actor.
         """
         rows: dict[str | None, str] = {show: f"{self.row}, {show}" for show in self.shows} or {None: self.row}
         return {show: (row, f"{row}, seed {self.seed}") for show, row in rows.items()}
@@ -79,36 +79,44 @@ class Study:
 
     name: str
     config: StudyConfig
-    collections: Mapping[str, CollectConfig]  # what is made first, by the folder's name
+    collections: Mapping[str, CollectConfig]  # data to collect first, by the name of its folder
     runs: Sequence[StudyRun]
 
     @property
     def rows(self) -> list[str]:
-        """As they are trained."""
+        """The rows that are trained."""
         return list(dict.fromkeys(run.row for run in self.runs))
 
     @property
-    def contestants(self) -> dict[str, dict[int, str]]:
-        """As they are tried: row of the tables -> seed -> actor of the trials."""
+    def actors(self) -> dict[str, dict[int, str]]:
+        """The rows that are evaluated: row of the tables -> seed -> actor of the evaluation episodes."""
         found: dict[str, dict[int, str]] = {}
         for run in self.runs:
             for row, label in run.labels.values():
                 found.setdefault(row, {})[run.seed] = label
         return found
 
+    @property
+    def whole_tasks(self) -> list[str]:
+        """The tasks whose episodes run to their own end, so that returns compare with an expert's."""
+        domains = [domain for run in self.runs for domain in run.domains.values()]
+        whole = [domain.tasks for domain in domains if domain.max_steps is None and not domain.stop_at_success]
+        return list(dict.fromkeys(task for tasks in whole for task in tasks))
+
 
 def load_study(name: str | Path, overrides: Sequence[str], folder: Path, *, domains: Collection[str] = ()) -> Study:
-    """Read and check a study; `folder` is where its data and runs will be. With `domains`, trials of those alone."""
+    """Read and check a study. `folder` will hold its data and runs. `domains` limits the evaluation to these."""
     table, root = read_recipe(name, overrides)
     try:
-        return parse_study(table, root, folder, name=find_recipe(name).stem, wanted=domains)
+        return parse_study(table, root, folder, name=find_recipe(name).stem, only_domains=domains)
     except ValueError as error:
         raise ValueError(f"{find_recipe(name)}: {error}") from error
 
 
 def parse_study(
-    table: Mapping[str, Any], root: Path, folder: Path, *, name: str, wanted: Collection[str] = ()
+    table: Mapping[str, Any], root: Path, folder: Path, *, name: str, only_domains: Collection[str] = ()
 ) -> Study:
+    """Return the study in the tables of a recipe. `root` is where relative paths of the mixture begin."""
     recipe = copy.deepcopy(dict(table))
     section = recipe.pop("study", None)
     if not isinstance(section, dict):
@@ -116,66 +124,81 @@ def parse_study(
     if "collect" in recipe or "seed" in recipe:
         found = "collect" if "collect" in recipe else "seed"
         raise ValueError(f"Expected no {found!r} in a study. Use [[study.data]] and study.seeds.")
-    rows, collections, domains = (section.pop(name, None) for name in ("rows", "data", "domains"))
+    rows, collections, domains = (section.pop(key, None) for key in ("rows", "data", "domains"))
     if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
         raise ValueError('Expected [study.rows."NAME"] tables in the study, found none.')
     config = parse_section(StudyConfig, section, "study")
-    runs = []
-    for (row, changes), each, seed in itertools.product(rows.items(), config.each, config.seeds):
-        settings = _fill(_join(recipe, changes), {EACH: each, DATA: str((folder / "data").resolve())})
-        try:
-            run = parse_recipe(settings | {"seed": seed}, root)
-        except ValueError as error:
-            raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
-        places = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}
-        if unknown := sorted(set(wanted) - set(places)):
-            known = ", ".join(filter(None, places)) or "none"
-            raise ValueError(f"--domain: expected domains of the study, found {unknown[0]!r}. Domains: {known}.")
-        places = {name: rules for name, rules in places.items() if not wanted or name in wanted}
-        places = {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in places.items()}
-        tasks = tuple(task for rules in places.values() for task in rules.tasks)
-        run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
-        runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=places, shows=config.shows))
-        if not tasks:
-            raise ValueError("Expected evaluation.tasks in a study, found none: nothing would be compared.")
+    runs = [
+        _parse_run(recipe, rows, domains, (row, each, seed), config, root, folder, only_domains)
+        for row, each, seed in itertools.product(rows, config.each, config.seeds)
+    ]
     if len({run.name for run in runs}) < len(runs):
         raise ValueError("Expected names of rows that differ in letters and digits: folders are named after them.")
     return Study(name=name, config=config, collections=_collections(collections or []), runs=runs)
 
 
-def _domains(tables: Any, rules: EvaluationConfig) -> dict[str, EvaluationConfig]:
-    """Trials of each domain, which may have limits of its own."""
+def _parse_run(
+    recipe: Mapping[str, Any],
+    rows: Mapping[str, Any],
+    domains: Any,
+    key: tuple[str, str, int],
+    config: StudyConfig,
+    root: Path,
+    folder: Path,
+    only_domains: Collection[str],
+) -> StudyRun:
+    row, each, seed = key
+    settings = _fill(_join(recipe, rows[row]), {EACH: each, DATA: str((folder / "data").resolve())})
+    try:
+        run = parse_recipe(settings | {"seed": seed}, root)
+    except ValueError as error:
+        raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
+    chosen = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}
+    if unknown := sorted(set(only_domains) - set(chosen)):
+        known = ", ".join(filter(None, chosen)) or "none"
+        raise ValueError(f"--domain: expected domains of the study, found {unknown[0]!r}. Domains: {known}.")
+    chosen = {name: domain for name, domain in chosen.items() if not only_domains or name in only_domains}
+    chosen = {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in chosen.items()}
+    tasks = tuple(task for domain in chosen.values() for task in domain.tasks)
+    if not tasks:
+        raise ValueError("Expected evaluation.tasks in a study, found none: nothing would be compared.")
+    run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
+    return StudyRun(row=row, each=each, seed=seed, config=run, domains=chosen, shows=config.shows)
+
+
+def _domains(tables: Any, evaluation: EvaluationConfig) -> dict[str, EvaluationConfig]:
+    """Return the domains: each has tasks, and may have limits that differ from `evaluation`."""
     if not isinstance(tables, dict) or not all(isinstance(x, dict) and "tasks" in x for x in tables.values()):
         raise ValueError('Expected [study.domains."NAME"] tables with tasks, found something else.')
-    if rules.tasks:
+    if evaluation.tasks:
         raise ValueError("Expected tasks in study.domains or in [evaluation], found both. Leave evaluation.tasks out.")
-    made = {}
+    found = {}
     for name, table in tables.items():
-        if other := sorted(set(table) - set(RULES)):
-            raise ValueError(f"Unknown key {other[0]!r} in study.domains. Known: {', '.join(RULES)}.")
-        made[name] = dataclasses.replace(rules, **table | {"tasks": tuple(table["tasks"])})
-    tasks = [task for domain in made.values() for task in domain.tasks]
+        if other := sorted(set(table) - set(DOMAIN_KEYS)):
+            raise ValueError(f"Unknown key {other[0]!r} in study.domains. Known: {', '.join(DOMAIN_KEYS)}.")
+        found[name] = dataclasses.replace(evaluation, **table | {"tasks": tuple(table["tasks"])})
+    tasks = [task for domain in found.values() for task in domain.tasks]
     if twice := sorted({task for task in tasks if tasks.count(task) > 1}):
         raise ValueError(f"study.domains: expected each task in one domain, found {twice[0]} in two.")
-    return made
+    return found
 
 
 def _collections(tables: Any) -> dict[str, CollectConfig]:
     if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
         raise ValueError("Expected [[study.data]] tables, each a collection with a name.")
-    made: dict[str, CollectConfig] = {}
+    found: dict[str, CollectConfig] = {}
     for table in tables:
-        given = dict(table)
-        name = given.pop("name", None)
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in made:
+        settings = dict(table)
+        name = settings.pop("name", None)
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in found:
             raise ValueError(f'study.data: expected a name of its own for each, such as "poor", found {name!r}.')
-        collection = parse_section(CollectConfig, given, f"study.data: {name}")
-        made[name] = dataclasses.replace(collection, tasks=tuple(expand_tasks(collection.tasks)))
-    return made
+        collection = parse_section(CollectConfig, settings, f"study.data: {name}")
+        found[name] = dataclasses.replace(collection, tasks=tuple(expand_tasks(collection.tasks)))
+    return found
 
 
 def _join(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` over `table`, section by section; a list of tables is replaced, or joined by the names in it."""
+    """Return `table` with `changes` applied section by section. A list is replaced, or joined by names."""
     joined = dict(copy.deepcopy(dict(table)))
     for key, value in changes.items():
         before = joined.get(key)
@@ -187,7 +210,7 @@ def _join(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _join_named(tables: Sequence[Any], changes: Mapping[str, Any], key: str) -> list[Any]:
-    """`mixture.groups.poor.imitation_weight = 0.25`: of the group named so."""
+    """Return the tables with changes by name: `mixture.groups.poor.imitation_weight = 0.25` changes group "poor"."""
     names = [table.get("name") for table in tables if isinstance(table, dict)]
     for name, change in changes.items():
         if name not in names or not isinstance(change, dict):
@@ -198,7 +221,7 @@ def _join_named(tables: Sequence[Any], changes: Mapping[str, Any], key: str) -> 
 
 
 def _fill(value: Any, words: Mapping[str, str]) -> Any:
-    """Words in place of their marks, in every text."""
+    """Return `value` with the marks in all its texts replaced by their words."""
     if isinstance(value, str):
         for mark, word in words.items():
             value = value.replace(mark, word)
@@ -206,10 +229,3 @@ def _fill(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         return {key: _fill(item, words) for key, item in value.items()}
     return [_fill(item, words) for item in value] if isinstance(value, list) else value
-
-
-def whole_tasks(study: Study) -> list[str]:
-    """Those whose trials run to their own end, so that returns compare with an expert's."""
-    places = [place for run in study.runs for place in run.domains.values()]
-    whole = [place.tasks for place in places if place.max_steps is None and not place.stop_at_success]
-    return list(dict.fromkeys(task for tasks in whole for task in tasks))

@@ -1,260 +1,183 @@
-"""Runs of a study, several at a time, each in a process of its own.
+"""Run a study: collect its data, then train and evaluate every run, several at a time.
 
-`DIR/data` holds what was collected, `DIR/runs/NAME` ordinary runs, `DIR/trials/NAME.json` what each did afterwards,
-`DIR/logs/NAME.txt` what it said. A run whose trials are there is done; all else begins, or goes on, when the same
-command is given again; with a larger `study.trials` what is there is added to.
+Each run is a process of its own. A run that has its evaluation is finished. The same command continues everything
+else. A larger `study.episodes` adds episodes to those that are there.
 """
 
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import multiprocessing as mp
 import os
+import signal
+import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.markup import escape
 
 from pac.config import EvaluationConfig
-from pac.evaluation.plan import versions
-from pac.evaluation.records import EpisodeRecord, Key, record
-from pac.evaluation.runner import episode_key as key
-from pac.files import write_json
+from pac.evaluation.plan import Actor, versions
+from pac.evaluation.records import EpisodeRecord, partial_path
+from pac.evaluation.runner import evaluate
+from pac.files import problem, progress_bar
 from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
-from pac.rollout import EpisodeResult, make_jobs, rollout
-from pac.study.plan import Study, StudyRun
+from pac.study.experts import write_experts
+from pac.study.folder import RunEvaluation, StudyFolder
+from pac.study.plan import StudyRun
 from pac.training import distributed
 from pac.training import run as training_run
-from pac.training.run_dir import CONFIG, SUMMARY, RunDirectory
+from pac.training.run_dir import SUMMARY, RunDirectory
 from pac.training.setup import choose_device, collect_data
 
-
-def make_data(study: Study, folder: Path, workers: int, console: Console) -> None:
-    """What [[study.data]] asks for, or what is still missing of it; nothing where all is trained."""
-    if trained(study, folder):
-        return
-    _check_data(study, folder)
-    for name, wanted in study.collections.items():
-        collect_data(wanted, folder / "data" / name, console, workers)
+QUIET_SECONDS = 10.0  # per line, where there is no terminal to draw a progress bar on
 
 
-def _check_data(study: Study, folder: Path) -> None:
+def run_study(folder: StudyFolder, processes: int, console: Console) -> list[str]:
+    """Do everything that is not finished yet. Return the names of the runs that failed."""
+    folder.check_settings()
+    make_data(folder, processes, console)
+    write_experts(folder)
+    return perform_all(folder, processes, console)
+
+
+def make_data(folder: StudyFolder, workers: int, console: Console) -> None:
+    """Collect the episodes of [[study.data]] that are missing. Do nothing if all runs are trained."""
+    if folder.needs_data:
+        _check_data(folder)
+        for name, collection in folder.study.collections.items():
+            collect_data(collection, folder.data / name, console, workers)
+
+
+def _check_data(folder: StudyFolder) -> None:
     """Raise, before minutes of collecting, if data is missing that [[study.data]] does not make."""
-    made = {(folder / "data" / name).resolve() for name in study.collections}
-    datasets = [entry for run in study.runs for entry in run.config.mixture.datasets]
+    collected = {(folder.data / name).resolve() for name in folder.study.collections}
+    datasets = [entry for run in folder.study.runs for entry in run.config.mixture.datasets]
     for path in (Path(name) for entry in datasets for name in (entry.path, *entry.more_paths) if name):
-        if not path.exists() and made.isdisjoint(path.resolve().parents):
-            raise ValueError(
-                f"{path}: expected a dataset there, which the study does not make itself, found none. Make it "
-                "first: the file of a study that ships with PAC opens with the commands (recipes/study)."
+        if not path.exists() and collected.isdisjoint(path.resolve().parents):
+            raise problem(
+                path,
+                expected="a dataset there, which the study does not make itself",
+                found="none",
+                fix="Make it first. The file of a study that ships with PAC opens with the commands (recipes/study).",
             )
 
 
-def trained(study: Study, folder: Path) -> bool:
-    """Whether no run needs the data any more."""
-    return all(tried(folder, run, study.config.trials) or finished(folder, run) for run in study.runs)
+# -------------------------------------------------------------------------------------------------------- processes
 
 
-def tried(folder: Path, run: StudyRun, trials: int) -> bool:
-    path = trials_path(folder, run)
-    return path.exists() and json.loads(path.read_text())["settings"]["trials"] >= trials
+@dataclass
+class _Child:
+    """The process of one run."""
+
+    run: StudyRun
+    process: BaseProcess
+    log: Path
+    log_start: int  # bytes of the log before this process
+
+    @property
+    def last_line(self) -> str:
+        """The newest line of the run's log."""
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(self.log_start, self.log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+            return lines[-1].strip() if lines else "starts"
+        return "starts"
 
 
-def trials_path(folder: Path, run: StudyRun) -> Path:
-    return folder / "trials" / f"{run.name}.json"
-
-
-def read_trials(folder: Path, run: StudyRun) -> tuple[dict[str, Any], list[EpisodeRecord]]:
-    """What is known of a finished run beside its trials, and these; older files do not say with which versions."""
-    content = json.loads(trials_path(folder, run).read_text())
-    del content["settings"]
-    return content, [EpisodeRecord.from_json(values) for values in content.pop("trials")]
-
-
-def check_same(study: Study, folder: Path) -> None:
-    """Raise if a run was finished with other settings: its trials would stand under a name that is not theirs."""
-    for run in study.runs:
-        if not trials_path(folder, run).exists():
-            continue
-        before = json.loads(trials_path(folder, run).read_text())["settings"]
-        now = json.loads(json.dumps(_settings(run, study.config.trials), default=str))
-        before["trials"] = max(before["trials"], now["trials"])  # more of the same are welcome
-        for name, old, new in training_run.differences(before, now):
-            raise ValueError(
-                f"{trials_path(folder, run)}: expected trials of the same settings, found {name} {json.dumps(old)}, "
-                f"not {json.dumps(new)}. Repeat the study as it was begun, or name another --out."
-            )
-
-
-def _settings(run: StudyRun, trials: int) -> dict[str, Any]:
-    """What decides a run's trials; how it uses its machine does not."""
-    config = run.config.as_json()
-    kept = {name: value for name, value in config.items() if name not in ("machine", "checkpoint")}
-    places = {"domains": {name: dataclasses.asdict(rules) for name, rules in run.domains.items()}}
-    shows = {"shows": run.shows} if run.shows else {}
-    return kept | {"trials": trials} | (places if set(run.domains) != {""} else {}) | shows
-
-
-def finished(folder: Path, run: StudyRun) -> bool:
-    """Trained to its end with these settings, here or elsewhere: its checkpoint is all that its trials need."""
-    path, now = folder / "runs" / run.name, json.loads(json.dumps(run.config.as_json()))
-    try:
-        before = json.loads((path / CONFIG).read_text())["config"]
-    except (OSError, ValueError, KeyError):
-        return False
-    changed = {name.split(".")[0] for name, _, _ in training_run.differences(before, now)}
-    return (path / SUMMARY).exists() and changed <= {"machine", "checkpoint", "evaluation"}
-
-
-def perform_all(study: Study, folder: Path, processes: int, console: Console) -> list[str]:
-    """Do what is not done yet; returns the names of runs that failed."""
-    todo = [run for run in study.runs if not tried(folder, run, study.config.trials)]
-    failed, done = list[str](), len(study.runs) - len(todo)
-    for name in ("runs", "trials", "logs"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    with _progress(console) as progress, _pool(processes, len(todo)) as pool:
-        bar = progress.add_task("runs", total=len(study.runs), completed=done)
-        jobs = {pool.submit(perform, run, folder, study.config.trials): run for run in todo}
+def perform_all(folder: StudyFolder, processes: int, console: Console) -> list[str]:
+    """Train and evaluate the runs that are not finished. Return the names of those that failed."""
+    waiting = [run for run in folder.study.runs if not folder.is_evaluated(run)]
+    children, failed, spoke = list[_Child](), list[str](), time.monotonic()
+    folder.make()
+    with progress_bar(console) as progress:
+        total = len(folder.study.runs)
+        whole = progress.add_task("runs", total=total, completed=total - len(waiting))
+        bars: dict[str, Any] = {}
         try:
-            for job in as_completed(jobs):
-                if not _tell(job, jobs[job], folder, progress.console):
-                    failed.append(jobs[job].name)
-                progress.advance(bar)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            while waiting or children:
+                while waiting and len(children) < max(1, processes):
+                    children.append(child := _start(folder, waiting.pop(0)))
+                    bars[child.run.name] = progress.add_task(child.run.name, total=None)
+                wait([child.process.sentinel for child in children], timeout=0.5)
+                for child in children:
+                    progress.update(bars[child.run.name], description=escape(f"{child.run.name}: {child.last_line}"))
+                if not console.is_terminal and time.monotonic() - spoke > QUIET_SECONDS * len(children):
+                    spoke = time.monotonic()
+                    for child in children:
+                        _print(console, f"{child.run.name}: {child.last_line}")
+                for child in [child for child in children if child.process.exitcode is not None]:
+                    children.remove(child)
+                    progress.remove_task(bars[child.run.name])
+                    progress.advance(whole)
+                    failed += [] if _report(child, folder, progress.console) else [child.run.name]
+        finally:
+            for child in children:
+                child.process.terminate()  # a run in training saves before it ends
+            for child in children:
+                child.process.join()
     return failed
 
 
-def _pool(processes: int, jobs: int) -> ProcessPoolExecutor:
-    """A fresh process a run: nothing of one is left to the next."""
-    return ProcessPoolExecutor(max(1, min(processes, jobs)), mp.get_context("spawn"), max_tasks_per_child=1)
+def _start(folder: StudyFolder, run: StudyRun) -> _Child:
+    log = folder.log_path(run)
+    size = log.stat().st_size if log.exists() else 0
+    process = mp.get_context("spawn").Process(target=_perform_in_process, args=(folder, run), name=run.name)
+    process.start()
+    return _Child(run=run, process=process, log=log, log_start=size)
 
 
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
-
-
-def _tell(job: Future[dict[str, Any]], run: StudyRun, folder: Path, console: Console) -> bool:
-    """One line about a run that ended; False if it failed."""
-    try:
-        found = job.result()
-    except Exception as error:
-        log = folder / "logs" / f"{run.name}.txt"
-        console.print(f"[bold red]{run.name} failed: {error}. {log} has more; the others go on.", soft_wrap=True)
+def _report(child: _Child, folder: StudyFolder, console: Console) -> bool:
+    """Print one line about a run that ended. Return whether it succeeded."""
+    name = child.run.name
+    if child.process.exitcode != 0:
+        text = f"{name} failed: {child.last_line}. {child.log} has more; the other runs continue."
+        console.print(f"[bold red]{escape(text)}", soft_wrap=True)
         return False
-    means = ", ".join(f"{task} {mean}" for task, mean in found["means"].items())
-    console.print(f"{run.name}: {found['seconds']:.0f} s, {means}", highlight=False, soft_wrap=True)
+    found = folder.read_evaluation(child.run)
+    means = ", ".join(f"{task} {mean}" for task, mean in found.means.items())
+    _print(console, f"{name}: {found.facts['seconds']:.0f} s, {means}")
     return True
 
 
-def perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
-    """Train if that is not done, then try; in a process of its own, whose words go to a file."""
-    with _said_to(folder / "logs" / f"{run.name}.txt"):
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _perform_in_process(folder: StudyFolder, run: StudyRun) -> None:
+    os.setpgrp()  # Ctrl-C reaches the parent alone, which ends its runs. A second signal would keep them from saving.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    with _output_to(folder.log_path(run)):
         try:
-            torch.set_num_threads(1)
-            return _perform(run, folder, trials)
+            perform(folder, run)
         except BaseException:
             traceback.print_exc()
-            raise
+            sys.exit(1)
 
 
-def _perform(run: StudyRun, folder: Path, trials: int) -> dict[str, Any]:
-    rules, path = run.config.evaluation, folder / "runs" / run.name
-    options: dict[str, Any] = {"values": run.config.objective.critic != "none"}
-    with distributed.processes(choose_device(run.config.machine.device)) as processes:
-        make: Callable[..., Policy] = functools.partial(load_policy, path, device=str(processes.device))
-        seconds, known = _earlier(run, folder)
-        if not finished(folder, run) or any(robot.goal_cameras for robot in make().interface.robots):  # of the data
-            config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # the trials come after
-            trained = training_run.perform(config, path, processes, resume=RunDirectory(path).is_run())
-            if trained.interrupted is not None:
-                raise KeyboardInterrupt
-            make = trained.policy
-        summary, began = json.loads((path / SUMMARY).read_text()), time.time()
-        made = list[EpisodeRecord]()
-        for (show, (_, label)), domain in itertools.product(run.labels.items(), run.domains.values()):
-            policy = _told(functools.partial(make, sampling=domain.sampling, **options), show, run)
-            jobs = make_jobs(domain.tasks, trials, seed=rules.seed)
-            missing = [job for job in jobs if key(label, job) not in known]
-            played = rollout(
-                policy,
-                missing,
-                workers=rules.workers,
-                envs_per_worker=3 * ROWS if rules.workers == 0 else None,  # full batches
-                cameras=policy.cameras,
-                max_steps=domain.max_steps,
-                stop_at_success=domain.stop_at_success,
-            )
-            for trial in _counted(played, len(missing), label):
-                entry = record(trial, label, policy.interface.discount_at(trial.spec))
-                known[entry.key] = entry
-            made += [known[key(label, job)] for job in jobs]
-    facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
-    facts |= {"trial_seconds": seconds + time.time() - began, "size": summary["size"], "steps": summary["steps"]}
-    facts |= {"parameters": summary["parameters"], "versions": versions()}
-    kept = {"settings": _settings(run, trials), "trials": [entry.as_json() for entry in made]}
-    write_json(trials_path(folder, run), facts | kept)
-    return facts | {"means": _means(made)}
-
-
-def _earlier(run: StudyRun, folder: Path) -> tuple[float, dict[Key, EpisodeRecord]]:
-    """Trials that a run's checkpoint has played already, and how long they took."""
-    if not trials_path(folder, run).exists() or not finished(folder, run):
-        return 0.0, {}
-    about, records = read_trials(folder, run)
-    return about["trial_seconds"], {entry.key: entry for entry in records}
-
-
-def _counted(played: Iterator[EpisodeResult], total: int, label: str) -> Iterator[EpisodeResult]:
-    """The trials, and now and then a word on how many there were: those of many tasks take minutes."""
-    said = 0.0
-    for count, trial in enumerate(played, 1):
-        yield trial
-        if count == total or time.monotonic() - said > 10:
-            said = time.monotonic()
-            print(f"{label}: {count:,} of {total:,} trials", flush=True)
-
-
-def _told(make: Callable[..., Policy], show: str | None, run: StudyRun) -> Policy:
-    """The policy, told its tasks by what a study shows. What its mixture never shows, it is not shown either."""
-    policy = make()
-    if show is None:
-        return policy
-    if "goal" in show and not policy.goals and any(dataset.keep_goal > 0 for dataset in run.config.mixture.datasets):
-        raise ValueError(
-            f"study.shows: expected goal pictures in the data, to show {show!r}, found none. Collect with cameras, and "
-            'set goals = "success" in the mixture, or leave goals out of study.shows.'
-        )
-    return make(text="text" in show, goals=(policy.goals or {}) if "goal" in show else {})
-
-
-def _means(records: Sequence[EpisodeRecord]) -> dict[str, str]:
-    """By task: success, or the return where the world knows none."""
-    found: dict[str, list[EpisodeRecord]] = {}
-    for entry in records:
-        found.setdefault(entry.task, []).append(entry)
-    return {
-        task: f"{sum(map(bool, (r.success for r in group)))} of {len(group)}"
-        if group[0].success is not None
-        else f"{sum(r.total for r in group) / len(group):.4g}"
-        for task, group in found.items()
-    }
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, even if it was killed. Otherwise the run's folder would stay locked."""
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def _said_to(path: Path) -> Iterator[None]:
-    """Everything that this process says, and those it starts, goes to a file."""
+def _output_to(path: Path) -> Iterator[None]:
+    """Send the output of this process and of those it starts to a file."""
     kept = [os.dup(number) for number in (1, 2)]
     with path.open("a") as file:
         for number in (1, 2):
@@ -265,3 +188,103 @@ def _said_to(path: Path) -> Iterator[None]:
             for number, before in zip((1, 2), kept, strict=True):
                 os.dup2(before, number)
                 os.close(before)
+
+
+# --------------------------------------------------------------------------------------------------------- one run
+
+
+def perform(folder: StudyFolder, run: StudyRun) -> RunEvaluation:
+    """Train a run if that is not done, then evaluate it. Write the evaluation and return it."""
+    path = folder.run_path(run)
+    with distributed.processes(choose_device(run.config.machine.device)) as processes:
+        load: Callable[..., Policy] = functools.partial(load_policy, path, device=str(processes.device))
+        earlier, trained = None, folder.is_trained(run)
+        if trained and folder.evaluation_path(run).exists():
+            earlier = folder.read_evaluation(run)
+        # Goal images of the data are in no checkpoint: the trainer is built again, to read them.
+        if not trained or any(robot.goal_cameras for robot in load().interface.robots):
+            config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # no evaluation during training
+            trainer = training_run.perform(config, path, processes, resume=RunDirectory(path).is_run())
+            if trainer.interrupted is not None:
+                raise KeyboardInterrupt
+            load = trainer.policy
+        began = time.time()
+        records = _evaluate(folder, run, load, earlier.records if earlier else [], fresh=not trained)
+    summary = json.loads((path / SUMMARY).read_text())
+    seconds = (earlier.facts["evaluation_seconds"] if earlier else 0.0) + time.time() - began
+    facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
+    facts |= {"evaluation_seconds": seconds, "size": summary["size"], "steps": summary["steps"]}
+    facts |= {"parameters": summary["parameters"], "versions": versions()}
+    found = RunEvaluation(facts=facts, settings=folder.settings(run), records=records)
+    folder.write_evaluation(run, found)
+    for journal in _journals(folder, run):
+        journal.unlink(missing_ok=True)
+    return found
+
+
+def _evaluate(
+    folder: StudyFolder, run: StudyRun, load: Callable[..., Policy], known: list[EpisodeRecord], *, fresh: bool
+) -> list[EpisodeRecord]:
+    """Return the evaluation episodes of all domains. `fresh`: the weights are new, so older journals are not theirs."""
+    rules, found = run.config.evaluation, list[EpisodeRecord]()
+    values = run.config.objective.critic != "none"
+    for journal, domain in zip(_journals(folder, run), run.domains.values(), strict=True):
+        if fresh:
+            journal.unlink(missing_ok=True)
+            partial_path(journal).unlink(missing_ok=True)
+        actors = [
+            Actor(
+                label=label,
+                checkpoint=str(folder.run_path(run)),
+                sampling=domain.sampling,
+                policy=functools.partial(
+                    _load, functools.partial(load, sampling=domain.sampling, values=values), show, run
+                ),
+            )
+            for show, (_, label) in run.labels.items()
+        ]
+        found += evaluate(
+            actors,
+            domain.tasks,
+            folder.study.config.episodes,
+            seed=rules.seed,
+            max_steps=domain.max_steps,
+            stop_at_success=domain.stop_at_success,
+            workers=rules.workers,
+            envs_per_worker=3 * ROWS if rules.workers == 0 else None,  # full batches
+            journal=journal,
+            known=known,
+            progress=_Progress(),
+        ).records
+    return found
+
+
+def _journals(folder: StudyFolder, run: StudyRun) -> list[Path]:
+    """Return the files that hold finished episodes of a run, one per domain, until its evaluation is written."""
+    path = folder.evaluation_path(run)
+    return [path.with_name(f".{path.stem}.{i}.json") for i in range(len(run.domains))]
+
+
+class _Progress:
+    """Lines in a run's log on how many evaluation episodes are finished, one each ten seconds."""
+
+    def __init__(self) -> None:
+        self.spoke = 0.0
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        if done == total or time.monotonic() - self.spoke > QUIET_SECONDS:
+            self.spoke = time.monotonic()
+            print(f"{label}: {done:,} of {total:,} episodes", flush=True)
+
+
+def _load(load: Callable[..., Policy], show: str | None, run: StudyRun) -> Policy:
+    """Return the policy with the task given in one way. What its mixture never shows it is not shown here either."""
+    policy = load()
+    if show is None:
+        return policy
+    if "goal" in show and not policy.goals and any(dataset.keep_goal > 0 for dataset in run.config.mixture.datasets):
+        raise ValueError(
+            f"study.shows: expected goal images in the data, to show {show!r}, found none. Collect with cameras, and "
+            'set goals = "success" in the mixture, or leave goals out of study.shows.'
+        )
+    return load(text="text" in show, goals=(policy.goals or {}) if "goal" in show else {})

@@ -1,1 +1,0 @@
-"""`pac demo`: poor data, four methods, a table and a page, in minutes; `cli` is the command."""
