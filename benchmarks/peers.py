@@ -76,7 +76,9 @@ from pac.data.store import ACTION, STATE, TERMINATED, Dataset
 from pac.evaluation import EpisodeRecord, experts, record, summarise, tables
 from pac.evaluation.compare import warnings
 from pac.evaluation.plan import versions
-from pac.evaluation.records import FORMAT, by_actor, write_json, write_text
+from pac.evaluation.records import FORMAT, by_actor
+from pac.files import write_atomically as write_text
+from pac.files import write_json
 from pac.improve.stopping import StoppedError, signals
 from pac.policy import one_thread
 from pac.rollout import make_jobs, rollout

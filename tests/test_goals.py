@@ -198,7 +198,7 @@ def test_fine_tuning_to_either_modality(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "table.json"
     assert main([*command, "--goals", *map(str, data), "--show", "goal", "none", "--json", str(file)]) == 0
     document = json.loads(file.read_text())
-    assert {trial["actor"] for trial in document["trials"]} == {"image (goal)", "image (none)"}
+    assert {trial["actor"] for trial in document["episodes"]} == {"image (goal)", "image (none)"}
     assert list(document["settings"]["actors"]["image (goal)"]["goals"]) == [str(path) for path in data]
     assert "--show goal none" in document["command"]
     assert main(command) == 2

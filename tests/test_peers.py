@@ -18,9 +18,10 @@ import torch
 from peers import Job, Peer, read_transitions
 
 from pac import cli
-from pac.data.store import STATE, Dataset, DatasetSpec, normalise_action
+from pac.data.statistics import normalise_action
+from pac.data.store import STATE, Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
-from pac.evaluation import read
+from pac.evaluation import read_evaluation as read
 from pac.evaluation.records import state_id
 from pac.rollout import make_jobs, rollout
 from pac.types import Episode, Query, TaskSpec

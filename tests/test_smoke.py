@@ -32,7 +32,7 @@ def test_collect_train_evaluate_collect(tmp_path: Path, capsys: pytest.CaptureFi
     play = ["evaluate", str(out), "--tasks", TASK, "--trials", "2", "--max-steps", "30", "--workers", "1"]
     assert main([*play, "--seed", "10000", "--stop-at-success", "--json", str(table)]) == 0
     assert TASK in capsys.readouterr().out
-    returns = [trial["return"] for trial in json.loads(table.read_text())["trials"]]
+    returns = [trial["return"] for trial in json.loads(table.read_text())["episodes"]]
     # The same starts, the same policy, one process more: the same returns as at the end of training.
     assert sum(returns) / 2 == pytest.approx(row["evaluation/all/return"], rel=1e-6)
 

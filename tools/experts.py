@@ -8,12 +8,12 @@ are left out too.
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pac import envs
+from pac.evaluation import read_document
 from pac.evaluation.experts import TABLE, Expert, save
 
 
@@ -34,11 +34,11 @@ def from_episodes(episodes: Iterable[Mapping[str, Any]], where: str) -> dict[str
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.experts", description=__doc__)
-    parser.add_argument("results", type=Path, help="JSON with 'trials': task, behaviour or actor, length, return")
+    parser.add_argument("results", type=Path, help="JSON with 'episodes': task, behaviour or actor, length, return")
     parser.add_argument("--where", help="the source that the table names (default: the file)")
     parser.add_argument("--out", type=Path, default=TABLE, help="table to fill (default: the one that ships with PAC)")
     args = parser.parse_args(arguments)
-    experts = from_episodes(json.loads(args.results.read_text())["trials"], args.where or str(args.results))
+    experts = from_episodes(read_document(args.results)["episodes"], args.where or str(args.results))
     save(experts, args.out)
     print(f"{args.out}: {len(experts)} experts from {args.results}.")
 

@@ -24,8 +24,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import pac
 from pac import envs, policy
 from pac.data.store import Dataset, DatasetSpec
-from pac.data.writer import DatasetWriter, write_atomically
+from pac.data.writer import DatasetWriter
 from pac.evaluation.intervals import wilson
+from pac.files import write_atomically
 from pac.rollout import ActorLike, ActorMix, EpisodeResult, Job, rollout
 
 SETTINGS_FILE = "collect.json"

@@ -1,6 +1,6 @@
-"""Files that survive a kill: atomic writes, locks, checksums, and the small things every command needs once.
+"""Files that survive a kill: atomic writes, locks and checksums.
 
-The four-part error, versions of packages and progress bars are here too, so that each has one form.
+The four-part error, package versions and progress bars are here too, so that each has one form.
 """
 
 import fcntl
@@ -8,10 +8,10 @@ import importlib.metadata
 import json
 import math
 import os
-import tempfile
+import uuid
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +20,39 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 BLOCK = 1 << 22  # bytes that are read at a time
+UNFINISHED = ".writing"  # ends the name of a file that a killed `write_atomically` leaves behind
 
 
-def problem(where: object, *, expected: str, found: object, fix: str) -> ValueError:
-    """Return an error in four parts: where it is, what was expected, what was found, what to do next."""
-    return ValueError(f"{where}: expected {expected}, found {found}. {fix}")
+class ProblemError(ValueError):
+    """Error that `problem` made. Its type tells it apart from a library's ValueError."""
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a whole file or nothing: a kill leaves the old file or the new one."""
+def problem(where: object, *, expected: str, found: object, fix: str) -> ProblemError:
+    """Return an error in four parts: the place, what was expected, what was found, what to do next."""
+    return ProblemError(f"{where}: expected {expected}, found {found}. {fix}")
+
+
+def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) -> None:
+    """Write a whole file or nothing: a kill leaves the old file or the new one.
+
+    A durable write survives a power cut too. It waits for the disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".writing", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{UNFINISHED}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def write_json(path: Path, content: Any, *, indent: int = 2) -> None:
-    """Write JSON atomically. NaN and infinities become null, since JSON has neither."""
+    """Write JSON atomically. NaN and infinities become null, because JSON has neither."""
     write_atomically(path, json.dumps(finite(content), indent=indent, default=str) + "\n")
 
 
@@ -67,7 +75,7 @@ def sync(path: Path) -> None:
 
 
 def checksum(path: Path, offset: int = 0, size: int | None = None) -> tuple[int, int]:
-    """Return the CRC-32 of up to `size` bytes from `offset`, and how many bytes there were."""
+    """Return the CRC-32 of up to `size` bytes from `offset`, and the number of bytes read."""
     crc = done = 0
     with path.open("rb") as stream:
         stream.seek(offset)
@@ -76,20 +84,34 @@ def checksum(path: Path, offset: int = 0, size: int | None = None) -> tuple[int,
     return crc, done
 
 
-def lock(path: Path, owner: object, *, expected: str, fix: str) -> None:
-    """Lock the file at `path` for this process until `owner` is gone. Raise if another process holds it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    weakref.finalize(owner, os.close, descriptor)
+def lock(
+    path: Path,
+    owner: object,
+    *,
+    expected: str,
+    fix: str,
+    found: str = "another process that uses it",
+    within_process: bool = False,
+) -> Callable[[], object]:
+    """Lock the file at `path` and return the function that releases it. Raise if the file is locked already.
+
+    The lock also ends with `owner` and with the process. By default the process itself may lock the file again, and
+    closing the file anywhere in the process releases it (`lockf`). With `within_process` neither holds (`flock`).
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    release = weakref.finalize(owner, os.close, descriptor)
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (fcntl.flock if within_process else fcntl.lockf)(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise problem(path.parent, expected=expected, found="another process that uses it", fix=fix) from error
+        release()
+        raise problem(path.parent, expected=expected, found=found, fix=fix) from error
     except OSError:  # some network file systems have no locks
         pass
+    return release
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Return the installed version of each package; None where it is not installed."""
+    """Return the installed version of each package, or None."""
     found: dict[str, str | None] = {}
     for name in packages:
         try:
@@ -100,7 +122,7 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 
 def progress_bar(console: "Console | None", *, remaining: bool = True, transient: bool = True) -> "Progress":
-    """Return a progress bar that is hidden where the console is no terminal."""
+    """Return a progress bar. It is hidden if the console is not a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

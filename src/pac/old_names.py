@@ -10,6 +10,8 @@ from typing import Any
 RECIPE_KEYS = {
     "objective.logged_returns": "objective.monte_carlo_weight",
 }
+# Keys of the JSON document of an evaluation.
+EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of what a checkpoint says of one dataset of its training.
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
 

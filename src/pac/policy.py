@@ -19,8 +19,9 @@ from torch import Tensor
 from pac.data.images import resize_images
 from pac.data.relabel import GoalImages, find_goal_images
 from pac.data.sampler import Sampler
-from pac.data.store import IMAGES, STATE, Dataset, store_error
+from pac.data.store import IMAGES, STATE, Dataset
 from pac.data.tokenizer import Tokenizer
+from pac.files import problem
 from pac.model import PAC, Encoded
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
@@ -372,7 +373,7 @@ def read_goals(paths: Sequence[str | Path]) -> GoalImages:
         dataset = Dataset(path)
         pictures = find_goal_images(dataset, stored=bool((dataset.index["goal"] >= 0).any()))
         if not any(pictures.values()):
-            raise store_error(
+            raise problem(
                 path,
                 expected="goal pictures, or pictures of successes",
                 found="neither",

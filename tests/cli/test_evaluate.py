@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from factories import small_model
 
 from pac import policy
-from pac.cli import main
-from pac.evaluation import play, read, video
+from pac.cli import main, parse
+from pac.cli.evaluate import USUAL, command
+from pac.evaluation import read_evaluation as read
+from pac.evaluation import runner, video
 from pac.evaluation.records import partial_path
 from pac.types import Query, Reply
 
@@ -25,7 +28,7 @@ def evaluate(*words: object, workers: int = 0, base: list[str] = PENDULUM) -> in
 
 
 def trials(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text())["trials"]
+    return json.loads(path.read_text())["episodes"]
 
 
 def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,12 +37,12 @@ def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     words += ["--trials", "3", "--max-steps", "8"]
     assert evaluate("--json", out, "--markdown", page, "--seed", 5, workers=2, base=words) == 0
     document = json.loads(out.read_text())
-    assert len(document["trials"]) == 2 * 2 * 3
-    first, other = document["trials"][0], document["trials"][6]
+    assert len(document["episodes"]) == 2 * 2 * 3
+    first, other = document["episodes"][0], document["episodes"][6]
     assert first.keys() == {"actor", "task", "seed", "index", "state", "length", "return", "success"}
     assert (first["actor"], other["actor"], first["seed"], first["length"]) == ("random", "still", 5, 8)
     assert first["state"] == other["state"]
-    assert len({trial["state"] for trial in document["trials"]}) == 6
+    assert len({trial["state"] for trial in document["episodes"]}) == 6
     assert document["settings"]["versions"]["mujoco"]
     assert document["settings"]["actors"]["still"] == {"behaviour": "random+hesitate"}
     assert document["command"].startswith("pac evaluate random still=random+hesitate --tasks")
@@ -50,7 +53,7 @@ def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not partial_path(out).exists()
     alone = tmp_path / "b.json"
     assert evaluate("--json", alone, "--seed", 5, workers=0, base=words) == 0
-    assert trials(alone) == document["trials"]
+    assert trials(alone) == document["episodes"]
 
 
 def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
@@ -58,7 +61,7 @@ def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
 ) -> None:
     whole, out = tmp_path / "whole.json", tmp_path / "a.json"
     evaluate("--trials", 5, "--json", whole)
-    real = play.rollout
+    real = runner.rollout
     closed = []
 
     def stopped(*given: Any, **options: Any) -> Iterator[Any]:
@@ -70,15 +73,17 @@ def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
         finally:
             closed.append(True)
 
-    monkeypatch.setattr(play, "rollout", stopped)
+    monkeypatch.setattr(runner, "rollout", stopped)
     capsys.readouterr()
     assert evaluate("--trials", 5, "--json", out) == 130
     assert closed
-    assert "2 of 5 trials were finished" in capsys.readouterr().out.replace("\n", " ")
+    assert "2 of 5 episodes were finished" in capsys.readouterr().out.replace("\n", " ")
     assert not out.exists()
     assert len(read(out)[1]) == 2
     played = []
-    monkeypatch.setattr(play, "rollout", lambda actor, jobs, **given: played.extend(jobs) or real(actor, jobs, **given))
+    monkeypatch.setattr(
+        runner, "rollout", lambda actor, jobs, **given: played.extend(jobs) or real(actor, jobs, **given)
+    )
     assert evaluate("--trials", 5, "--json", out) == 0
     assert [job.index for job in played] == [2, 3, 4]
     assert trials(out) == trials(whole)
@@ -94,7 +99,7 @@ def test_more_trials_are_added_fewer_and_other_settings_refused(
     assert trials(out)[:2] == before
     assert len(trials(out)) == 3
     assert evaluate("--trials", 1, "--json", out) == 2
-    assert "--trials 3 or more, found 1" in capsys.readouterr().err
+    assert "--episodes 3 or more, found 1" in capsys.readouterr().err
     assert evaluate("--trials", 3, "--seed", 1, "--json", out) == 2
     assert "other settings" in capsys.readouterr().err
     assert len(trials(out)) == 3
@@ -144,7 +149,7 @@ def test_percent_of_expert_needs_whole_episodes(tmp_path: Path, capsys: pytest.C
     assert evaluate("--experts", table, "--json", out, base=whole) == 0
     document = json.loads(out.read_text())
     percent = document["summary"]["random"]["pooled"]["all"]["percent"]
-    assert percent["mean"] == pytest.approx(document["trials"][0]["return"] / 8)
+    assert percent["mean"] == pytest.approx(document["episodes"][0]["return"] / 8)
     assert document["experts"]["control/pendulum.swingup"]["source"] == "made up"
 
 
@@ -167,7 +172,7 @@ def test_killed_workers_change_nothing(
     words = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--trials", "6", "--max-steps", "200"]
     calm, stormy = tmp_path / "calm.json", tmp_path / "stormy.json"
     assert evaluate("--json", calm, base=words) == 0
-    real, killed = play.rollout, []
+    real, killed = runner.rollout, []
 
     def storm(*given: Any, **options: Any) -> Iterator[Any]:
         for number, trial in enumerate(real(*given, **options)):
@@ -176,7 +181,7 @@ def test_killed_workers_change_nothing(
                 os.kill(killed[0], signal.SIGKILL)
             yield trial
 
-    monkeypatch.setattr(play, "rollout", storm)
+    monkeypatch.setattr(runner, "rollout", storm)
     assert evaluate("--json", stormy, workers=1, base=words) == 0
     assert len(killed) == 1
     assert trials(stormy) == trials(calm)
@@ -221,8 +226,30 @@ def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pyt
 def test_places_that_cannot_be_written_are_found_before_the_first_trial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(play, "rollout", lambda *given, **options: pytest.fail("too late"))
+    monkeypatch.setattr(runner, "rollout", lambda *given, **options: pytest.fail("too late"))
     (tmp_path / "file").write_text("")
     for option, name in (("--json", "a.json"), ("--markdown", "a.md"), ("--videos", "films")):
         assert evaluate("--trials", 2, option, tmp_path / "file" / name) == 2
         assert "Name another." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["random", "--tasks", "control"],
+        ["our own=runs/a b", "random", "--tasks", "metaworld/*open*", "control", "--seed", "3"],
+        ["random", "--tasks", "control", "--sampling", "mode", "--best-of", "1", "16", "--cameras", "corner2"],
+        ["random", "--tasks", "control", "--goals", "data/a", "data/b", "--show", "goal", "none", "--stop-at-success"],
+        ["random", "--tasks", "control", "--bootstrap", "--experts", "mine.json", "--max-steps", "20"],
+    ],
+)
+def test_the_command_in_the_document_asks_for_the_same_numbers(words: list[str]) -> None:
+    args = parse(["evaluate", *words, "--workers", "3"])[1]
+    program, *again = shlex.split(command(args))
+    assert program == "pac"
+    assert {name: getattr(parse(again)[1], name) for name in USUAL} == {name: getattr(args, name) for name in USUAL}
+
+
+def test_the_command_in_the_document_leaves_out_defaults() -> None:
+    args = parse(["evaluate", "random", "--tasks", "control", "--trials", "7", "--workers", "2"])[1]
+    assert command(args) == "pac evaluate random --tasks control --trials 7 --seed 0"

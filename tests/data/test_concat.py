@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from runs import write_dataset
 
-from pac.data.concat import ConcatDataset, open_dataset, open_part, pool_statistics
+from pac.data.concat import ConcatDataset, open_dataset, open_part
 from pac.data.mixture import Mixture, count, parse_mixture
 from pac.data.sampler import Sampler
+from pac.data.statistics import pool_statistics
 from pac.data.store import Dataset
 from pac.data.windows import locate
 from pac.policy import PolicyMetadata

@@ -19,16 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pac.data.statistics import SCALE_FLOOR, denormalise_action, normalise_action
 from pac.data.store import (
     ACTION,
     IMAGES,
     INDEX,
-    SCALE_FLOOR,
     STATE,
     Dataset,
     DatasetSpec,
-    denormalise_action,
-    normalise_action,
     npy_header,
     seal,
     verify,
@@ -265,6 +263,14 @@ def test_one_writer_at_a_time(make_episode: Any, make_dataset: Any) -> None:
     with DatasetWriter(path, Dataset(path).spec), pytest.raises(ValueError, match="only writer"):
         DatasetWriter(path, Dataset(path).spec)
     DatasetWriter(path, Dataset(path).spec).close()
+
+
+def test_a_killed_writer_leaves_no_litter_for_long(make_episode: Any, make_dataset: Any) -> None:
+    path = make_dataset("d", [make_episode(0, 2)])
+    before = sorted(path.iterdir())
+    (path / ".committed.json.0123.writing").write_bytes(b"{")
+    DatasetWriter(path, Dataset(path).spec).close()
+    assert sorted(path.iterdir()) == before
 
 
 def test_atomic_takes_everything_back(make_episode: Any, tmp_path: Path) -> None:

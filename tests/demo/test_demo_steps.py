@@ -69,7 +69,7 @@ def test_from_nothing_to_a_page(whole: Path) -> None:
     text, result = (whole / "page.html").read_text(), json.loads((whole / "demo.json").read_text())
     assert all(name in text for name in (*TASKS, *METHODS))
     for world in WORLDS:
-        trials = json.loads(steps.trials_file(whole, world).read_text())["trials"]
+        trials = json.loads(steps.trials_file(whole, world).read_text())["episodes"]
         assert len(trials) == len(world.tasks) * len(METHODS) * SMALL.trials
         starts = {m: sorted((t["task"], t["index"], t["state"]) for t in trials if t["actor"] == m) for m in METHODS}
         assert all(starts[m] == starts["PAC"] for m in METHODS)

@@ -36,8 +36,8 @@ def test_unknown_tasks(pattern: str, message: str) -> None:
 def test_behaviours_and_labels() -> None:
     random, noisy, named = parse_actors(["random", "scripted+noise:sigma=0.3", "bad luck=scripted+uniform:p=0.5"])
     assert (random.label, random.load()) == ("random", "random")
-    assert noisy.label == noisy.text == "scripted+noise:sigma=0.3"
-    assert (named.label, named.text) == ("bad luck", "scripted+uniform:p=0.5")
+    assert noisy.label == noisy.behaviour == "scripted+noise:sigma=0.3"
+    assert (named.label, named.behaviour) == ("bad luck", "scripted+uniform:p=0.5")
     assert named.describe() == {"behaviour": "scripted+uniform:p=0.5"}
     (learner,) = parse_actors(["final=learner:folder=runs/learners,life=1"])  # a folder's / makes it no checkpoint
     assert (learner.label, learner.load()) == ("final", "learner:folder=runs/learners,life=1")

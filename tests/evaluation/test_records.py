@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from made import make
 
-from pac.evaluation import read, record
-from pac.evaluation.records import EpisodeRecord, Journal, finite, partial_path, state_id, write_json
+from pac.evaluation import read_document, read_evaluation, record
+from pac.evaluation.records import EpisodeRecord, Journal, partial_path, state_id
+from pac.files import write_json
 from pac.types import Episode
 
 SETTINGS: dict[str, Any] = {"seed": 0, "tasks": ["control/a"]}
@@ -56,7 +57,7 @@ def test_a_return_that_is_no_number_is_refused() -> None:
     class Broken(Played):
         episode = dataclasses.replace(episode(), reward=np.array([0.1, np.nan, 0.3], np.float32))
 
-    with pytest.raises(ValueError, match="control/a, seed 0, trial 3: expected a finite return, found nan"):
+    with pytest.raises(ValueError, match="control/a, seed 0, episode 3: expected a finite return, found nan"):
         record(Broken())
 
 
@@ -76,13 +77,13 @@ def test_what_was_finished_is_readable_after_a_kill(tmp_path: Path) -> None:
     journal.append(make(index=1))
     with partial_path(path).open("ab") as file:
         file.write(b'{"actor": "ours", "ta')  # cut off while writing
-    settings, records = read(path)
+    settings, records = read_evaluation(path)
     assert settings == SETTINGS
     assert [entry.index for entry in records] == [0, 1]
     with Journal(path, SETTINGS) as again:
         assert len(again.records) == 2
         again.append(make(index=2))
-    assert [entry.index for entry in read(path)[1]] == [0, 1, 2]
+    assert [entry.index for entry in read_evaluation(path)[1]] == [0, 1, 2]
     journal.__exit__()
 
 
@@ -90,11 +91,11 @@ def test_the_finished_file_takes_the_place_of_the_partial_one_and_can_grow(tmp_p
     path = tmp_path / "a.json"
     with Journal(path, SETTINGS) as journal:
         journal.append(make(index=0))
-        journal.finish({"settings": SETTINGS, "trials": [make(index=0).as_json()]})
+        journal.finish({"settings": SETTINGS, "episodes": [make(index=0).as_json()]})
     assert not partial_path(path).exists()
     with Journal(path, SETTINGS) as journal:
         journal.append(make(index=1))
-    assert [entry.index for entry in read(path)[1]] == [0, 1]  # both files
+    assert [entry.index for entry in read_evaluation(path)[1]] == [0, 1]  # both files
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -103,26 +104,22 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         journal.append(make())
     with pytest.raises(ValueError, match="expected seed 1; found seed 0"), Journal(path, SETTINGS | {"seed": 1}):
         pass
-    assert len(read(path)[1]) == 1
+    assert len(read_evaluation(path)[1]) == 1
 
 
 def test_files_that_are_something_else(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file"):
-        read(tmp_path / "a.json")
+        read_evaluation(tmp_path / "a.json")
     (tmp_path / "a.json").write_text("[]")
     with pytest.raises(ValueError, match="expected the JSON of an evaluation"):
-        read(tmp_path / "a.json")
+        read_evaluation(tmp_path / "a.json")
     (tmp_path / "b.json.partial.jsonl").write_text('{"settings": {}}\n{"x": 1}\n')
-    with pytest.raises(ValueError, match="one trial a line"):
-        read(tmp_path / "b.json")
+    with pytest.raises(ValueError, match="one episode per line"):
+        read_evaluation(tmp_path / "b.json")
 
 
-def test_json_is_strict_and_whole_or_not_there(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"x": (float("inf"), float("nan"), 1.5)})
-    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {"x": [None, None, 1.5]}
-    with pytest.raises(TypeError):
-        write_json(path, {"x": object()})
-    assert json.loads(path.read_text()) == {"x": [None, None, 1.5]}
-    assert list(tmp_path.iterdir()) == [path]
-    assert finite({"a": {"b": [float("-inf")]}}) == {"a": {"b": [None]}}
+def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    path, entry = tmp_path / "a.json", make(index=0)
+    write_json(path, {"settings": SETTINGS, "trials_per_task": 1, "episodes": [entry.as_json()]})
+    assert read_document(path)["episodes_per_task"] == 1
+    assert read_evaluation(path) == (SETTINGS, [entry])

@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, Any]:
     files += folder.glob("rounds/*/train/checkpoints/0*/**/*.safetensors")
     found: dict[str, Any] = {str(f.relative_to(folder)): f.read_bytes() for f in sorted(files)}
     for file in sorted(folder.glob("rounds/*/evaluation.json")):
-        found[str(file.relative_to(folder))] = json.loads(file.read_text())["trials"]
+        found[str(file.relative_to(folder))] = json.loads(file.read_text())["episodes"]
     document = record(folder)
     found["rounds"] = [{k: v for k, v in entry.items() if k != "seconds"} for entry in document["rounds"]]
     found["status"] = document["status"]

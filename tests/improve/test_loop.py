@@ -19,7 +19,7 @@ from runs import dump
 from pac.collection import dataset_spec
 from pac.data.store import Dataset
 from pac.data.writer import DatasetWriter
-from pac.evaluation import read
+from pac.evaluation import read_evaluation as read
 from pac.policy import Policy, load
 from pac.rollout import make_jobs, rollout
 from pac.rollout.links import LocalBackend, LocalLink

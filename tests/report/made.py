@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pac.evaluation import EpisodeRecord
-from pac.evaluation.records import write_json
+from pac.files import write_json
 
 DOOR, DRAWER = "metaworld/door-open", "metaworld/drawer-open"
 

@@ -14,7 +14,7 @@ from pac.cli import main
 from pac.cli.study import results
 from pac.collection import folder_name
 from pac.envs import spec
-from pac.evaluation.records import read
+from pac.evaluation.records import read_evaluation as read
 from pac.study import runner
 from pac.study.plan import parse_study
 

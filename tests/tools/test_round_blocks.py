@@ -12,7 +12,7 @@ import pytest
 from report.made import DOOR, trials, write_evaluation
 
 from pac.evaluation import EpisodeRecord
-from pac.evaluation.records import write_json
+from pac.files import write_json
 from pac.improve.gate import judge, mastered
 from tools.episode_blocks import read_json
 from tools.refresh import END, refresh

@@ -18,7 +18,7 @@ from rich.console import Console
 from pac.demo import scores as found
 from pac.demo.settings import FULL, LOG, QUICK, Settings, claim
 from pac.demo.steps import make_data, train, try_all
-from pac.evaluation.records import write_json
+from pac.files import write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

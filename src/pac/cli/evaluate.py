@@ -5,22 +5,30 @@ finished trial is kept at once; after Ctrl-C the same command goes on, and a lar
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import TaskID
 
-from pac.evaluation import experts, tables, video
-from pac.evaluation.plan import SAMPLINGS, SHOWS, Actor, expand_tasks, parse_actors
-from pac.evaluation.play import key, make_videos, play
-from pac.evaluation.records import Journal, partial_path, write_text
-from pac.evaluation.report import EvaluationReport, EvaluationRequest
-from pac.rollout import Job, make_jobs
+from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, record, tables, video
+from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, parse_actors
+from pac.evaluation.records import partial_path
+from pac.evaluation.runner import episode_key, play_episodes
+from pac.files import progress_bar, write_json
+from pac.files import write_atomically as write_text
+from pac.rollout import EpisodeResult, Job, make_jobs
 
+# Options that the numbers depend on, with their defaults; None where a command always names the option.
+USUAL: dict[str, Any] = {"tasks": None, "trials": None, "seed": None, "sampling": ["sample"], "best_of": [1]}
+USUAL |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
+USUAL |= {"experts": experts.TABLE}
 INTERRUPTED = 130
 
 
@@ -49,28 +57,102 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     choices = {"samplings": args.sampling, "best_of": args.best_of, "shows": args.show, "goals": args.goals}
-    actors = parse_actors(args.actor, **choices)
-    tasks = expand_tasks(args.tasks)
+    actors, tasks = parse_actors(args.actor, **choices), expand_tasks(args.tasks)
     _check(args)
-    jobs, report, code = make_jobs(tasks, args.trials, args.seed), EvaluationReport(request(args), actors, tasks), 0
-    with Journal(args.json, report.settings) as journal:
-        _nothing_unasked(journal, jobs, actors, args)
+    jobs = make_jobs(tasks, args.trials, args.seed)
+    chosen, interrupted = Chosen(args.video_trials if args.videos else []), list[str]()
+    try:
+        with _progress_of(actors) as progress:
+            result = evaluate(
+                actors,
+                tasks,
+                args.trials,
+                **limits(args),
+                seed=args.seed,
+                experts=experts.load(args.experts),
+                bootstrap=args.bootstrap,
+                journal=args.json,
+                command=command(args),
+                progress=progress,
+                on_episode=chosen.keep,
+            )
+    except EvaluationInterruptedError as stopped:
+        result = stopped.evaluation
+        interrupted = [_interrupted(args.json, len(result.records), len(jobs) * len(actors))]
+    if args.videos and not interrupted:
         try:
-            kept = play(actors, jobs, journal, args)
-            complaints = make_videos(actors, jobs, journal, kept, args) if args.videos else []
+            result = _with_videos(result, actors, jobs, chosen, args)
         except KeyboardInterrupt:
-            complaints, code = [_interrupted(journal, len(jobs) * len(actors))], INTERRUPTED
-        complaints += [note for actor in actors for note in actor.notes()]
-        order = [key(actor.label, job) for actor in actors for job in jobs]
-        _tell(report, journal, order, complaints, markdown=args.markdown, finished=code == 0)
-    return code
+            interrupted = ["Interrupted while videos were made; the same command makes those that are missing."]
+    _tell(result.with_notes(interrupted), markdown=None if interrupted else args.markdown)
+    return INTERRUPTED if interrupted else 0
 
 
-def request(args: argparse.Namespace) -> EvaluationRequest:
-    """What of a command line the numbers depend on."""
-    given: dict[str, Any] = {field.name: getattr(args, field.name) for field in dataclasses.fields(EvaluationRequest)}
-    frozen: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
-    return EvaluationRequest(**frozen)
+def limits(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `evaluate` that are also options of the command."""
+    return {name: getattr(args, name) for name in ("workers", "max_steps", "stop_at_success", "cameras", "ray")}
+
+
+def command(args: argparse.Namespace) -> str:
+    """Return the shortest command line that asks for the same numbers."""
+    words = ["pac", "evaluate", *args.actor]
+    for name, usual in USUAL.items():
+        value = getattr(args, name)
+        if value != usual:
+            values = value if isinstance(value, list) else () if value is True else (value,)
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return shlex.join(words)
+
+
+@contextlib.contextmanager
+def _progress_of(actors: Sequence[Actor]) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar per actor while episodes are played."""
+    with progress_bar(Console(stderr=True)) as bars:
+        tasks = dict[str, TaskID]()
+
+        def show(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(escape(label), total=total)
+            bars.update(tasks[label], completed=done)
+
+        yield show
+
+
+@dataclasses.dataclass
+class Chosen:
+    """The episodes that videos are made of, as far as they were played now."""
+
+    indices: Sequence[int]
+    played: dict[tuple[str, Job], EpisodeResult] = dataclasses.field(default_factory=dict)
+
+    def keep(self, label: str, result: EpisodeResult) -> None:
+        if result.index in self.indices:
+            self.played[label, result.job] = result
+
+
+def _with_videos(
+    result: Evaluation, actors: Sequence[Actor], jobs: Sequence[Job], chosen: Chosen, args: argparse.Namespace
+) -> Evaluation:
+    """Make videos of the chosen episodes. Those that were finished earlier are played once more, and compared."""
+    complaints, taken = list[str](), list[str]()
+    records = {record.key: record for record in result.records}
+    jobs = [job for job in jobs if job.index in chosen.indices]
+    for actor in actors:
+        missing = [job for job in jobs if (actor.label, job) not in chosen.played]
+        with contextlib.closing(play_episodes(actor, missing, **limits(args))) as again:
+            replayed = {played.job: played for played, _ in again}
+        for job in jobs:
+            played = chosen.played.get((actor.label, job)) or replayed[job]
+            before, now = records[episode_key(actor.label, job)], record(played, actor.label)
+            if before != now:
+                complaints.append(f"{actor.label}, {job}: a return of {now.total:.6g}, but {before.total:.6g} before.")
+            taken.append(video.file_name(actor.label, job.task, job.index, taken))
+            note = video.film(played, args.videos / taken[-1], actor=actor.label, max_steps=args.max_steps)
+            complaints += [note] if note else []
+    result = result.with_notes(complaints)
+    if complaints and args.json:
+        write_json(args.json, result.document)
+    return result
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -88,43 +170,21 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"{folder}: expected a folder to write to, found {error}. Name another.") from error
 
 
-def _nothing_unasked(journal: Journal, jobs: Sequence[Job], actors: Sequence[Actor], args: argparse.Namespace) -> None:
-    """A file is not replaced by one that holds less."""
-    if extra := journal.records.keys() - {key(actor.label, job) for actor in actors for job in jobs}:
-        raise ValueError(
-            f"{args.json} holds {len(extra):,} trials that this command does not ask for. Expected --trials "
-            f"{1 + max(place[3] for place in extra)} or more, found {args.trials}. Or name another --json file."
-        )
-
-
-def _interrupted(journal: Journal, total: int) -> str:
-    done = f"Interrupted: {len(journal.records):,} of {total:,} trials were finished"
-    if journal.path is None:
+def _interrupted(path: Path | None, played: int, total: int) -> str:
+    done = f"Interrupted: {played:,} of {total:,} episodes were finished"
+    if path is None:
         return f"{done}. With --json FILE they would be kept."
-    return f"{done} and are in {partial_path(journal.path)}; the same command goes on from there."
+    return f"{done} and are in {partial_path(path)}; the same command goes on from there."
 
 
-def _tell(
-    report: EvaluationReport,
-    journal: Journal,
-    order: Sequence[Any],
-    complaints: Sequence[str],
-    *,
-    markdown: Path | None,
-    finished: bool,
-) -> None:
-    """Tables of what is done; files only when all is."""
+def _tell(result: Evaluation, *, markdown: Path | None) -> None:
+    """Print the tables and notes, and write them to a file."""
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width
         console = Console(width=200)
-    records = [journal.records[place] for place in order if place in journal.records]
-    if records:
-        result = report.build(records, complaints)
-        complaints = result.notes
-        tables.print_grids(result.grids, console)
-        if finished:
-            journal.finish(result.document)
-        if finished and markdown is not None:
-            write_text(markdown, tables.markdown(result.grids, result.notes, result.document["command"]))
-    for note in complaints:
+    grids = tables.grids(result.summaries, result.differences)
+    tables.print_grids(grids, console)
+    if markdown is not None:
+        write_text(markdown, tables.markdown(grids, result.notes, result.document["command"]))
+    for note in result.notes:
         console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)

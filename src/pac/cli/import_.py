@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from pac.data.store import Dataset
+from pac.files import problem
 from pac.formats import FORMATS
-from pac.formats.common import ImportOptions, SourceError
+from pac.formats.common import ImportOptions
 from pac.formats.transfer import SourceSummary, import_dataset
 
 
@@ -67,7 +68,7 @@ def parse_keys(assignments: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for assignment in assignments:
         feature, found, names = assignment.partition("=")
         if not found:
-            raise SourceError(
+            raise problem(
                 "--keys", expected="FEATURE=KEY[,KEY...]", found=repr(assignment), fix="Write observation.state=KEY."
             )
         keys[feature.strip()] = tuple(name.strip() for name in names.split(",") if name.strip())

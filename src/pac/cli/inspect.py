@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pac.data.store import ACTION, REWARD, SCALE_FLOOR, STATE, Dataset, verify
+from pac.data.statistics import SCALE_FLOOR
+from pac.data.store import ACTION, REWARD, STATE, Dataset, verify
 from pac.data.tokenizer import Tokenizer
 from pac.evaluation.intervals import wilson
 from pac.report.dataset_page import Sample, draw_sample, html_page

@@ -19,9 +19,11 @@ from pac.config import EvaluationConfig
 from pac.evaluation import experts, tables
 from pac.evaluation.compare import warnings
 from pac.evaluation.plan import versions
-from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor, write_json, write_text
+from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
 from pac.evaluation.summary import Summary, summarise
 from pac.evaluation.tables import METRICS, Grid
+from pac.files import write_atomically as write_text
+from pac.files import write_json
 from pac.report import write_report
 from pac.study.experts import experts_path, write_experts
 from pac.study.plan import RULES, Study, load_study, whole_tasks

@@ -7,11 +7,12 @@ batch costs as much as if there were one folder.
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pac.data.store import Dataset, store_error
+from pac.data.statistics import pool_statistics
+from pac.data.store import Dataset
+from pac.files import problem
 
 
 class ConcatDataset(Dataset):
@@ -22,7 +23,7 @@ class ConcatDataset(Dataset):
         first = self.parts[0]
         for part in self.parts:
             if part.spec != first.spec:
-                raise store_error(
+                raise problem(
                     part.path,
                     expected=f"data of the same kind as {first.path}: sizes, cameras, rewards and bounds",
                     found=f"{part.spec}, not {first.spec}",
@@ -35,7 +36,7 @@ class ConcatDataset(Dataset):
         self._origins = list(dict.fromkeys(text for part in self.parts for text in part.sources))
         self.index = self._join_index()
         self._committed = {
-            "goals": sum(part._committed["goals"] for part in self.parts),
+            "goals": sum(part.num_goals for part in self.parts),
             "statistics": {
                 name: pool_statistics([part.statistics(name) for part in self.parts])
                 for name in first._committed["statistics"]
@@ -68,7 +69,7 @@ class ConcatDataset(Dataset):
             if len(piece):
                 piece["instruction"] = np.array([self._texts.index(t) for t in part.instructions])[piece["instruction"]]
                 piece["source"] = np.array([self._origins.index(t) for t in part.sources])[piece["source"]]
-            rows, goals = rows + part.num_rows, goals + part._committed["goals"]
+            rows, goals = rows + part.num_rows, goals + part.num_goals
             pieces.append(piece)
         return np.concatenate(pieces)
 
@@ -88,19 +89,3 @@ def open_part(path: str | Path) -> Dataset:
 @lru_cache(maxsize=4096)
 def _open_part(path: str, version: object) -> Dataset:
     return Dataset(path)
-
-
-def pool_statistics(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """count, mean, variance, min and max of everything together (Chan et al., 1979)."""
-    parts = [part for part in parts if part["count"]] or list(parts[:1])
-    counts = np.array([part["count"] for part in parts], np.float64)
-    means, variances = (np.array([part[name] for part in parts], np.float64) for name in ("mean", "variance"))
-    shares = (counts / max(counts.sum(), 1.0)).reshape(-1, *[1] * (means.ndim - 1))
-    mean = (shares * means).sum(0)
-    return {
-        "count": int(counts.sum()),
-        "mean": mean.tolist(),
-        "variance": (shares * (variances + (means - mean) ** 2)).sum(0).tolist(),
-        "min": np.min([part["min"] for part in parts], axis=0).tolist(),
-        "max": np.max([part["max"] for part in parts], axis=0).tolist(),
-    }

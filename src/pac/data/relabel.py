@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from pac.config import suggest
-from pac.data.store import GOALS, IMAGES, REWARD, Dataset, store_error
+from pac.data.store import GOALS, IMAGES, REWARD, Dataset
 from pac.data.writer import add_column
+from pac.files import problem
 from pac.types import Episode
 
 GoalImages = dict[str, dict[str, np.ndarray]]  # instruction -> camera -> (goals, height, width, 3) uint8
@@ -78,7 +79,7 @@ def select_episodes(
     success = dataset.index["success"]
     if success_only:
         if (success < 0).all():
-            raise store_error(
+            raise problem(
                 dataset.path,
                 expected="episodes that say whether they succeeded, for success_only",
                 found="none that does",
@@ -90,9 +91,7 @@ def select_episodes(
         for number in np.unique(task):
             keep[task == number] &= returns[task == number] >= np.quantile(returns[task == number], return_quantile)
     if not keep.any():
-        raise store_error(
-            dataset.path, expected="episodes that pass the filters", found="none", fix="Loosen the filters."
-        )
+        raise problem(dataset.path, expected="episodes that pass the filters", found="none", fix="Loosen the filters.")
     return np.flatnonzero(keep)
 
 

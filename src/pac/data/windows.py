@@ -18,8 +18,9 @@ from pac.config import suggest
 from pac.data.concat import open_dataset
 from pac.data.mixture import DatasetConfig
 from pac.data.relabel import returns_to_go, reward_column, select_episodes, success_frames
-from pac.data.store import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset, store_error
+from pac.data.store import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset
 from pac.data.tokenizer import Tokenizer
+from pac.files import problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class WindowedDataset:
         self.config, self.num_transitions = config, window - 1
         self.dataset = dataset = open_dataset(config.path, config.more_paths)
         if not len(dataset):
-            raise store_error(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
+            raise problem(dataset.path, expected="episodes", found="none", fix="Import or collect some first.")
         dataset.check_index()
         self.proprio_centre, self.proprio_scale = _statistics(config, dataset)
         weight = config.critic_weight

@@ -1,123 +1,118 @@
-"""Writing the episode store: whole episodes, checked at the border, each readable once `append` has returned.
+"""Writer of the episode store. It checks whole episodes, and each is readable once `append` has returned.
 
-An episode's bytes go behind what is committed; then committed.json is replaced, atomically, and only then do they
-exist. The layout is described in `pac.data.store`.
+An episode's bytes go behind the committed ones. Then committed.json is replaced atomically. Only then does the episode
+exist. `pac.data.store` describes the layout.
 """
 
 import dataclasses
-import fcntl
 import json
 import math
 import os
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from pac.data.checks import check_array, episode_rows, num_observations, pad
+from pac.data.spec import ACTION, GOALS, REWARD, STATE, DatasetSpec, Feature
+from pac.data.statistics import merge_statistics, statistics_of
 from pac.data.store import (
-    ACTION,
-    GOALS,
+    COMMITTED,
     INDEX,
     INDEX_FILE,
     NO_SEED,
-    REWARD,
-    STATE,
+    RESTORE,
+    SPEC,
     STRING_FILES,
-    TERMINATED,
-    TRUNCATED,
     Dataset,
-    DatasetSpec,
     npy_header,
     read_committed,
     seal,
-    store_error,
 )
+from pac.files import UNFINISHED, lock, problem, sync, write_atomically
 from pac.types import Episode
 
-SYNC_BYTES = 64 << 20  # written between two calls of fsync: what a power cut, not a kill, may cost
-BOUND_SLACK = 1e-4  # of the range: actions this far outside are rounding, and are clipped on reading
+SYNC_BYTES = 64 << 20  # written between two calls of fsync: the most that a power cut, not a kill, may cost
 
 
 class DatasetWriter:
-    """Appends whole episodes to a new or an existing dataset.
+    """Writer that appends whole episodes to a new or an existing dataset.
 
     with DatasetWriter(path, DatasetSpec.of(first, action_low=..., action_high=...)) as writer:
         writer.append(episode)
 
-    Each `append` that returned is readable, whatever happens later. With `atomic` it is all or nothing: what was
-    appended exists once the `with` ends well; an error or a kill inside leaves the dataset as it was before.
+    Each episode is readable once its `append` returned, whatever happens later. With `atomic` all episodes appear
+    together when the `with` block ends well. An error or a kill inside the block leaves the dataset as it was before.
     """
 
     def __init__(self, path: str | Path, spec: DatasetSpec, *, atomic: bool = False) -> None:
         self.path, self.spec, self.atomic = Path(path), spec, atomic
-        self._is_new = not self.path.exists() or (self.path.is_dir() and set(os.listdir(path)) <= {"spec.json.new"})
+        self._is_new = _is_new(self.path)
         self._files: dict[str, _File] = {}
-        self._lock = -1
+        self._unlock: Callable[[], object] | None = None
         self._unsynced = 0
         self._appended = False
-        try:
-            self._open()
-        except BaseException as error:
-            self._release()
-            if self._is_new:
-                shutil.rmtree(self.path, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise store_error(
-                    self.path, expected="a folder to write to", found=error, fix="Free some space or name another."
-                ) from error
-            raise
+        with _os_errors(self.path, expected="a folder to write to", fix="Free some space or name another."):
+            try:
+                self._open()
+            except BaseException:
+                self._release(remove=self._is_new)
+                raise
 
     @property
     def num_episodes(self) -> int:
         return int(self._committed["episodes"])
 
     def append(self, episode: Episode) -> None:
-        """Add one episode; on an error the dataset is as it was before."""
+        """Add one episode. An error leaves the dataset as it was before."""
         where = f"{self.path}, episode {self.num_episodes}" + (f" (from {episode.source})" if episode.source else "")
-        steps = _check_episode(episode, self.spec, where)
-        try:
-            strings = (self._intern(0, episode.instruction), self._intern(1, episode.source))
-            for name, array in steps.items():
-                self._files[f"{name}.npy"].write(array)
-            for name, picture in episode.goal_images.items():
-                self._files[f"{GOALS}{name}.npy"].write(picture)
-            self._files[INDEX_FILE].write(self._record(episode, strings))
-            self._committed = self._count(episode, len(steps[ACTION]))
-            if not self.atomic:
-                self._commit()
-            for file in self._files.values():
-                file.accept()
-            self._appended = True
-        except BaseException as error:
-            self._restore(self._committed if self.atomic else read_committed(self.path))
-            if isinstance(error, OSError):
-                raise store_error(
-                    where,
-                    expected="to write the episode",
-                    found=error,
-                    fix="Free some space; the dataset holds all episodes before this one.",
-                ) from error
-            raise
+        rows = episode_rows(episode, self.spec, where)
+        fix = "Free some space; the dataset holds all episodes before this one."
+        with _os_errors(where, expected="to write the episode", fix=fix):
+            try:
+                self._append(episode, rows)
+            except BaseException:
+                self._restore(self._committed if self.atomic else read_committed(self.path))
+                raise
+
+    def _append(self, episode: Episode, rows: dict[str, np.ndarray]) -> None:
+        lines = (self._line_of(0, episode.instruction), self._line_of(1, episode.source))
+        for name, array in rows.items():
+            self._files[f"{name}.npy"].write(array)
+        for name, image in episode.goal_images.items():
+            self._files[f"{GOALS}{name}.npy"].write(image)
+        self._files[INDEX_FILE].write(self._record(episode, lines))
+        self._committed = self._count(episode, len(rows[ACTION]))
+        if not self.atomic:
+            self._commit()
+        for file in self._files.values():
+            file.accept()
+        self._appended = True
 
     def flush(self) -> None:
-        """Hand everything to the disk itself, so that it survives a power cut."""
+        """Write everything to the disk itself, so that it survives a power cut."""
         for file in self._files.values():
             file.sync()
-        _sync(*(path for path in (self.path / "committed.json", self.path) if path.exists()))
+        for path in (self.path / COMMITTED, self.path):
+            if path.exists():
+                sync(path)
         self._unsynced = 0
 
     def close(self) -> None:
-        if self._lock >= 0:
-            if self._appended:
+        """Flush and release the dataset. An atomic writer commits its episodes here."""
+        if self._unlock is None:
+            return
+        if self._appended:
+            self.flush()
+            if self.atomic:
+                self._commit()
                 self.flush()
-                if self.atomic:
-                    self._commit()
-                    self.flush()
-            self._release()
+        self._release()
 
     def __enter__(self) -> "DatasetWriter":
         return self
@@ -126,63 +121,61 @@ class DatasetWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.atomic and kind is not None:
-            self._take_back()
+            self._roll_back()
             return
-        try:
-            self.close()
-        except BaseException as error:
-            if self.atomic:
-                self._take_back()
-            if isinstance(error, OSError):
-                raise store_error(
-                    self.path, expected="to finish writing", found=error, fix="Free some space and try again."
-                ) from error
-            raise
+        with _os_errors(self.path, expected="to finish writing", fix="Free some space and try again."):
+            try:
+                self.close()
+            except BaseException:
+                if self.atomic:
+                    self._roll_back()
+                raise
 
-    def _take_back(self) -> None:
+    def _roll_back(self) -> None:
         """Leave the dataset as it was when the writer was opened."""
         if not self._is_new:
             self._restore(read_committed(self.path))
-        self._release()
-        if self._is_new:
-            shutil.rmtree(self.path)
+        self._release(remove=self._is_new)
 
     def _open(self) -> None:
-        """Make the folder, or check that what it holds is of the same kind; cut what a killed writer left."""
+        """Make the folder or check that it holds the same kind of data. Cut off what a killed writer left."""
         self.path.mkdir(parents=True, exist_ok=True)
+        spec_file = self.path / SPEC
         if self._is_new:
-            write_atomically(self.path / "spec.json", json.dumps(self.spec.to_json(), indent=2).encode())
-        elif (found := DatasetSpec.from_json(self.path / "spec.json")) != self.spec:
-            raise store_error(
+            _write_spec(spec_file, self.spec)
+        elif names := self.spec.differences(found := DatasetSpec.from_json(spec_file)):
+            raise problem(
                 self.path,
                 expected="episodes like those already there",
-                found=_differences(found, self.spec),
+                found="; ".join(f"{n} {getattr(self.spec, n)!r} where it has {getattr(found, n)!r}" for n in names),
                 fix="Write to another folder, and mix the two in a mixture file.",
             )
-        self._lock = _lock(self.path / "spec.json")
+        self._unlock = _lock(spec_file, self)
+        for leftover in self.path.glob(f".*{UNFINISHED}"):
+            leftover.unlink()
         self._committed = read_committed(self.path)
-        for name, (dtype, shape) in {**self.spec.step_features, **self.spec.goal_features}.items():
-            self._files[f"{name}.npy"] = _File(self.path / f"{name}.npy", dtype, shape)
-        self._files[INDEX_FILE] = _File(self.path / INDEX_FILE, INDEX, ())
-        for file in STRING_FILES:
-            self._files[file] = _File(self.path / file, None, ())
+        features: dict[str, Feature | None] = {f"{name}.npy": x for name, x in self.spec.step_features.items()}
+        features |= {f"{name}.npy": x for name, x in self.spec.goal_features.items()}
+        features |= {INDEX_FILE: (INDEX, ()), **dict.fromkeys(STRING_FILES)}
+        for name, feature in features.items():
+            self._files[name] = _File(self.path / name, feature)
         self._restore(self._committed)
 
-    def _record(self, episode: Episode, strings: tuple[int, int]) -> np.ndarray:
-        instruction, source = strings
+    def _record(self, episode: Episode, lines: tuple[int, int]) -> np.ndarray:
+        """Return the row of the index for an episode."""
         record = np.zeros(1, INDEX)
         record["row"], record["length"] = self._committed["rows"], len(episode.action)
         record["return"] = episode.reward.sum(dtype=np.float64)
         record["goal"] = self._committed["goals"] if episode.goal_images else -1
         record["seed"] = NO_SEED if episode.seed is None else episode.seed
-        record["instruction"], record["source"] = instruction, source
+        record["instruction"], record["source"] = lines
         record["success"] = -1 if episode.success is None else episode.success
         record["terminated"], record["truncated"] = episode.terminated, episode.truncated
-        record["last_known"] = _num_observations(episode) > len(episode.action)
+        record["last_known"] = num_observations(episode) > len(episode.action)
         return record
 
-    def _intern(self, table: int, text: str) -> int:
-        """The line of `text` in a table of strings, added if it is new."""
+    def _line_of(self, table: int, text: str) -> int:
+        """Return the line of `text` in a table of strings. Add new texts."""
         lines = self._strings[table]
         if text not in lines:
             self._files[STRING_FILES[table]].write_bytes(json.dumps(text).encode() + b"\n")
@@ -190,24 +183,26 @@ class DatasetWriter:
         return lines[text]
 
     def _count(self, episode: Episode, rows: int) -> dict[str, Any]:
-        """What is to be committed once the episode is written."""
+        """Return the content of committed.json with this episode."""
         before = self._committed["statistics"]
-        known = episode.observation.get(STATE)
-        values = {ACTION: episode.action, REWARD: episode.reward[:, None]} | ({} if known is None else {STATE: known})
+        values = {ACTION: episode.action, REWARD: episode.reward[:, None]}
+        if STATE in episode.observation:
+            values[STATE] = episode.observation[STATE]
+        new = {name: statistics_of(array) for name, array in values.items()}
         return {
             "episodes": self._committed["episodes"] + 1,
             "rows": self._committed["rows"] + rows,
             "goals": self._committed["goals"] + bool(episode.goal_images),
             "files": {name: file.entry() for name, file in self._files.items()},
-            "statistics": {name: _merge_statistics(before.get(name), array) for name, array in values.items()},
+            "statistics": {n: merge_statistics(before[n], table) if n in before else table for n, table in new.items()},
         }
 
     def _commit(self) -> None:
-        """From here on it exists. The headers follow, for whoever opens a file with numpy alone."""
+        """Make the episode exist. The headers follow; only readers that use numpy alone need them."""
         self._unsynced += sum(file.pending for file in self._files.values())
         if self._unsynced > SYNC_BYTES:
             self.flush()
-        write_atomically(self.path / "committed.json", seal(self._committed))
+        write_atomically(self.path / COMMITTED, seal(self._committed), durable=False)
         for file in self._files.values():
             file.write_header()
 
@@ -221,20 +216,24 @@ class DatasetWriter:
             for file in STRING_FILES
         )
 
-    def _release(self) -> None:
+    def _release(self, *, remove: bool = False) -> None:
+        """Close the files, and `remove` the folder."""
         for file in self._files.values():
             file.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._files = {}
+        if remove:
+            shutil.rmtree(self.path, ignore_errors=True)
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
 
 
 class _File:
-    """A file that grows, with the checksum of its data, and a header where it is an array."""
+    """File that grows, with the checksum of its data. Arrays also have a .npy header."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> None:
-        self.path, self.dtype, self.shape = path, dtype, shape
-        self.offset = 0 if dtype is None else len(npy_header(dtype, shape, 0))
+    def __init__(self, path: Path, feature: Feature | None) -> None:
+        self.path, self.feature = path, feature
+        self.offset = 0 if feature is None else len(npy_header(*feature, 0))
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self.bytes = self.crc = self.pending = 0
         self.dirty = False  # written to since the last sync
@@ -258,16 +257,16 @@ class _File:
         self.bytes, self.pending = self.bytes + self.pending, 0
 
     def write_header(self) -> None:
-        if self.dtype is not None:
-            rows = (self.bytes + self.pending) // (self.dtype.itemsize * math.prod(self.shape))
-            os.pwrite(self.descriptor, npy_header(self.dtype, self.shape, rows), 0)
+        if self.feature is not None:
+            dtype, shape = self.feature
+            rows = (self.bytes + self.pending) // (dtype.itemsize * math.prod(shape))
+            os.pwrite(self.descriptor, npy_header(dtype, shape, rows), 0)
 
     def restore(self, entry: dict[str, int] | None) -> None:
+        """Cut the file back to a committed entry, or empty it."""
         self.bytes, self.crc, self.pending = (entry["bytes"], entry["crc32"], 0) if entry else (0, 0, 0)
         if os.fstat(self.descriptor).st_size < self.offset + self.bytes and self.bytes:
-            raise store_error(
-                self.path, expected=f"{self.offset + self.bytes} bytes", found="fewer", fix="Restore it from a copy."
-            )
+            raise problem(self.path, expected=f"{self.offset + self.bytes} bytes", found="fewer", fix=RESTORE)
         os.ftruncate(self.descriptor, self.offset + self.bytes)
         self.write_header()
 
@@ -281,168 +280,54 @@ class _File:
 
 
 def add_column(dataset: Dataset, name: str, rewards: Iterable[np.ndarray]) -> None:
-    """Add the extra reward `name` to a dataset on disk, from one array (T,) an episode, in order."""
+    """Add the extra reward `name` to a dataset on disk. `rewards` has one array (T,) per episode, in order."""
     if name in dataset.spec.extra_rewards:
-        raise store_error(dataset.path, expected="a new reward", found=f"{name!r} twice", fix="Choose another name.")
+        raise problem(dataset.path, expected="a new reward", found=f"{name!r} twice", fix="Choose another name.")
     spec = dataclasses.replace(dataset.spec, extra_rewards=(*dataset.spec.extra_rewards, name))
     file = f"{REWARD}.{name}.npy"
-    lock = _lock(dataset.path / "spec.json")
-    column = _File(dataset.path / file, *spec.step_features[f"{REWARD}.{name}"])
+    unlock = _lock(dataset.path / SPEC, dataset)
+    column = _File(dataset.path / file, spec.step_features[f"{REWARD}.{name}"])
     try:
         column.restore(None)
         for i, values in enumerate(rewards):
             length = int(dataset.index["length"][i])
-            _check_array(values, np.dtype("<f4"), (length,), f"{dataset.path}, episode {i}, key {name!r}")
-            column.write(_pad(values.astype("<f4"), length + 1, repeat=False))
+            check_array(values, np.dtype("<f4"), (length,), f"{dataset.path}, episode {i}, key {name!r}")
+            column.write(pad(values.astype("<f4"), length + 1, repeat=False))
         column.write_header()
         column.sync()
         committed = read_committed(dataset.path)
         committed["files"][file] = column.entry()
-        write_atomically(dataset.path / "committed.json", seal(committed))  # names a file more than the spec: no harm
+        # For a moment committed.json names one file more than the spec. That does no harm.
+        write_atomically(dataset.path / COMMITTED, seal(committed))
     except BaseException:
         (dataset.path / file).unlink()
         raise
     finally:
         column.close()
-        os.close(lock)
-    write_atomically(dataset.path / "spec.json", json.dumps(spec.to_json(), indent=2).encode())
+        unlock()
+    _write_spec(dataset.path / SPEC, spec)
 
 
-def _check_episode(episode: Episode, spec: DatasetSpec, where: str) -> dict[str, np.ndarray]:
-    """The rows of an episode, feature by feature, once everything about it is as the spec says."""
-    length = len(episode.action)
-    if length == 0:
-        raise store_error(where, expected="at least one step", found="none", fix="Leave the episode out.")
-    rows = _num_observations(episode)
-    if rows not in (length, length + 1):
-        raise store_error(
-            where,
-            expected=f"{length + 1} observations for {length} actions, or {length} where the last is not known",
-            found=rows,
-            fix="Check which observation belongs to which action.",
-        )
-    given = dict(episode.observation)
-    given |= {ACTION: episode.action, REWARD: episode.reward}
-    given |= {f"{REWARD}.{name}": values for name, values in episode.extra_rewards.items()}
-    ends = np.zeros((2, length), bool)
-    ends[:, -1] = episode.terminated, episode.truncated
-    given |= {TERMINATED: ends[0], TRUNCATED: ends[1]}
-    _check_names(given, spec.step_features, where)
-    if episode.goal_images:
-        goals = {GOALS + name: picture for name, picture in episode.goal_images.items()}
-        _check_names(goals, spec.goal_features, where)
-        for name, (dtype, shape) in spec.goal_features.items():
-            _check_array(goals[name], dtype, shape, f"{where}, key {name!r}")
-    steps = {}
-    for name, (dtype, shape) in spec.step_features.items():
-        is_observation = name.startswith("observation.")
-        _check_array(given[name], dtype, (rows if is_observation else length, *shape), f"{where}, key {name!r}")
-        steps[name] = _pad(given[name].astype(dtype, copy=False), length + 1, repeat=is_observation)
-    _check_bounds(episode.action, spec, where)
-    return steps
+def _write_spec(file: Path, spec: DatasetSpec) -> None:
+    write_atomically(file, json.dumps(spec.to_json(), indent=2))
 
 
-def _num_observations(episode: Episode) -> int:
-    return max((len(array) for array in episode.observation.values()), default=0)
+def _lock(file: Path, owner: object) -> Callable[[], object]:
+    """Lock a dataset against a second writer."""
+    found = "another one at work"
+    fix = "Wait for it to end."
+    return lock(file, owner, expected="to be its only writer", found=found, fix=fix, within_process=True)
 
 
-def _pad(array: np.ndarray, rows: int, *, repeat: bool) -> np.ndarray:
-    """`array` with the last row repeated, or zeros, up to `rows`."""
-    if len(array) == rows:
-        return array
-    return np.concatenate([array, array[-1:] if repeat else np.zeros_like(array[-1:])])
+def _is_new(path: Path) -> bool:
+    """Return whether there is no dataset, at most the beginnings that a killed writer left."""
+    return not path.exists() or (path.is_dir() and all(name.endswith(UNFINISHED) for name in os.listdir(path)))
 
 
-def _check_names(found: dict[str, np.ndarray], expected: dict[str, Any], where: str) -> None:
-    if found.keys() != expected.keys():
-        missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-        raise store_error(
-            where,
-            expected=f"the features of the dataset: {', '.join(expected)}",
-            found=f"missing {missing}, not in the dataset {unknown}",
-            fix="Import what differs into a dataset of its own, and mix the two; they need not agree.",
-        )
-
-
-def _check_array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
-    kinds = "fiu" if dtype.kind == "f" else dtype.kind
-    if array.dtype.kind not in kinds or (dtype.kind == "u" and array.dtype != dtype):
-        raise store_error(where, expected=f"{dtype.name} values", found=array.dtype, fix="Convert them first.")
-    if array.shape != shape:
-        raise store_error(where, expected=f"shape {shape}", found=array.shape, fix="Check the episode's arrays.")
-    if dtype.kind == "f" and not np.isfinite(array).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise store_error(
-            f"{where}, step {place[0]}" + (f", dimension {place[1]}" if len(place) > 1 else ""),
-            expected="a finite number",
-            found=array[place],
-            fix="Remove or repair the episode at its source.",
-        )
-
-
-def _check_bounds(action: np.ndarray, spec: DatasetSpec, where: str) -> None:
-    if spec.action_low is None or spec.action_high is None:
-        return
-    low, high = np.array(spec.action_low), np.array(spec.action_high)
-    slack = BOUND_SLACK * np.maximum(high - low, 1e-3)
-    outside = (action < low - slack) | (action > high + slack)
-    if outside.any():
-        step, dimension = np.argwhere(outside)[0]
-        raise store_error(
-            f"{where}, key 'action', step {step}, dimension {dimension}",
-            expected=f"a value in [{low[dimension]:g}, {high[dimension]:g}], the bounds of the dataset",
-            found=f"{action[step, dimension]:g}",
-            fix="Correct the bounds, or pass none to have them measured.",
-        )
-
-
-def _merge_statistics(before: dict[str, Any] | None, values: np.ndarray) -> dict[str, Any]:
-    """Statistics of everything so far and `values` (steps, dims) together: Chan et al.'s parallel update, in double."""
-    low, high, count = values.min(0), values.max(0), len(values)
-    mean = values.mean(0, dtype=np.float64)
-    centred = values - mean
-    variance = np.einsum("td,td->d", centred, centred) / count
-    if before is not None:
-        total = before["count"] + count
-        share, shift = count / total, mean - np.array(before["mean"])
-        variance = (1 - share) * np.array(before["variance"]) + share * variance + share * (1 - share) * shift**2
-        mean = np.array(before["mean"]) + share * shift
-        low, high, count = np.minimum(low, before["min"]), np.maximum(high, before["max"]), total
-    table = {"mean": mean, "variance": variance, "min": low, "max": high}
-    return {"count": count} | {name: array.tolist() for name, array in table.items()}
-
-
-def _differences(found: DatasetSpec, wanted: DatasetSpec) -> str:
-    names = [name for name in found.__dataclass_fields__ if getattr(found, name) != getattr(wanted, name)]
-    return "; ".join(f"{name} {getattr(wanted, name)!r} where it has {getattr(found, name)!r}" for name in names)
-
-
-def _lock(path: Path) -> int:
-    """Hold `path` against a second writer; the lock goes with the process."""
-    descriptor = os.open(path, os.O_RDONLY)
+@contextmanager
+def _os_errors(where: object, *, expected: str, fix: str) -> Iterator[None]:
+    """Say what was tried, and where, when the disk fails."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise store_error(
-            path.parent, expected="to be its only writer", found="another one at work", fix="Wait for it to end."
-        ) from error
-    return descriptor
-
-
-def _sync(*paths: Path) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new one and nothing between."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise problem(where, expected=expected, found=error, fix=fix) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pac.collection import folder_name
-from pac.evaluation.records import write_json
+from pac.files import write_json
 
 FILTERED, BCQ, PACQ, PACV = "filtered BC", "BC+Q", "PAC", "PAC+V"
 # Trained side by side, one core each; a target network costs half as much again.

@@ -19,9 +19,10 @@ from pac.config import CollectConfig
 from pac.demo.settings import LANES, METHODS, TRIAL_SEED, Settings, World, recipe
 from pac.evaluation import EpisodeRecord
 from pac.evaluation.plan import Actor
-from pac.evaluation.play import key, trials_of
 from pac.evaluation.records import Journal, record
 from pac.evaluation.report import EvaluationReport, EvaluationRequest
+from pac.evaluation.runner import episode_key as key
+from pac.evaluation.runner import play_episodes as trials_of
 from pac.recipe import parse_recipe
 from pac.rollout import PersistentWorkers, make_jobs
 from pac.training.logging import make_console
@@ -119,10 +120,7 @@ def train_one(method: str, settings: Settings, folder: Path) -> Trainer:
 
 def try_all(world: World, settings: Settings, folder: Path, console: Console) -> list[EpisodeRecord]:
     """`pac evaluate`: every method from the same initial states; trials that are there already are not made again."""
-    actors = [
-        Actor(label=m, text=str(run_folder(folder, m)), is_checkpoint=True, sampling="sample", best_of=1)
-        for m in METHODS
-    ]
+    actors = [Actor(label=m, checkpoint=str(run_folder(folder, m)), sampling="sample", best_of=1) for m in METHODS]
     request = EvaluationRequest(
         actor=tuple(f"{m}={METHODS[m]}" for m in METHODS),  # as seen from the demo's folder: it may move
         tasks=world.tasks,
@@ -155,10 +153,9 @@ def try_all(world: World, settings: Settings, folder: Path, console: Console) ->
             bar = progress.add_task(name, total=len(jobs), completed=len(jobs) - len(todo))
             if todo and not console.is_terminal:
                 console.print(f"{name}: {len(todo)} trials")
-            discount = actor.discounts()
-            with closing(trials_of(actor, todo, options)) as trials:
-                for trial in trials:
-                    journal.append(record(trial, actor.label, discount(trial.spec)))
+            with closing(trials_of(actor, todo, **options)) as trials:
+                for trial, discount in trials:
+                    journal.append(record(trial, actor.label, discount))
                     progress.advance(bar)
         records = [journal.records[key(actor.label, job)] for actor in actors for job in jobs]
         journal.finish(report.build(records).document)

@@ -1,22 +1,30 @@
-"""Evaluation: trials in; returns, success, intervals, comparisons and tables out.
+"""Evaluation: actors play the same episodes; out come returns, success, intervals, comparisons and tables.
 
-`summarise(trials)` is what training, improvement and reports call; `cli` is `pac evaluate`. docs/evaluation.md says
-what each number means.
+`evaluate(actors, tasks, episodes)` does all of it. `summarise(episodes)` makes the numbers of episodes that were played
+already. docs/evaluation.md defines each number.
 """
 
 from pac.evaluation.compare import Difference, compare, warnings
-from pac.evaluation.records import EpisodeRecord, read, record
+from pac.evaluation.plan import Actor
+from pac.evaluation.records import EpisodeRecord, read_document, read_evaluation, record
+from pac.evaluation.result import Evaluation
+from pac.evaluation.runner import EvaluationInterruptedError, evaluate
 from pac.evaluation.summary import Estimate, Row, Summary, best, summarise
 
 __all__ = [
+    "Actor",
     "Difference",
     "EpisodeRecord",
     "Estimate",
+    "Evaluation",
+    "EvaluationInterruptedError",
     "Row",
     "Summary",
     "best",
     "compare",
-    "read",
+    "evaluate",
+    "read_document",
+    "read_evaluation",
     "record",
     "summarise",
     "warnings",

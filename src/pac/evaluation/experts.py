@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.evaluation.records import write_json
+from pac.files import write_json
 from pac.resources import ASSETS
 
 TABLE = ASSETS / "experts.json"

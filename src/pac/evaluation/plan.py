@@ -6,9 +6,9 @@ import importlib.metadata
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pac
 from pac import behaviours, policy
@@ -16,7 +16,7 @@ from pac.envs import TASKS
 from pac.envs.tasks import check_name
 from pac.model.pretrained import CONFIG, WEIGHTS, load_config, pretrained_folder
 from pac.rollout import PolicyProtocol
-from pac.types import Sampling, TaskSpec
+from pac.types import Sampling
 
 SAMPLINGS = get_args(Sampling)
 SHOWS = ("text+goal", "goal", "text", "none")  # the paper's Vision+Lang, Vision, Lang, No Goal
@@ -26,51 +26,71 @@ _LABELLED = re.compile(r"([^:+(/=]+)=(.+)")  # the = of a behaviour's option com
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """An actor and its name in the tables."""
+    """An actor and its name in the tables: a behaviour, a checkpoint, or a policy that is loaded already.
+
+    A checkpoint may come with a `policy` too, for callers that load it their own way. A function loads it when the
+    first episode is played, or never if none is missing.
+    """
 
     label: str
-    text: str  # spec of a behaviour, or folder of a checkpoint
-    is_checkpoint: bool
-    sampling: str | None = None  # of a checkpoint's policy
-    best_of: int | None = None  # actions drawn, of which the critic picks one
-    show: str | None = None  # what tells it its task, one of SHOWS; None: the instruction, nothing else being known
-    goals: tuple[str, ...] = ()  # datasets whose goal pictures it is shown
+    behaviour: str | None = None  # its spec
+    checkpoint: str | None = None  # folder
+    policy: PolicyProtocol | Callable[[], PolicyProtocol] | None = None
+    sampling: str = "sample"  # of a checkpoint's policy
+    best_of: int = 1  # actions that are sampled, of which the critic picks one
+    show: str | None = None  # how the task is given, one of SHOWS; None: by the instruction, with no choice made
+    goals: tuple[str, ...] = ()  # datasets whose goal images it is shown
+    about: Mapping[str, Any] = field(default_factory=dict)  # entries for the document, in place of those made here
+
+    def __post_init__(self) -> None:
+        if self.behaviour is None and self.checkpoint is None and self.policy is None:
+            raise ValueError(f"Actor {self.label!r}: expected a behaviour, a checkpoint or a policy, found none.")
 
     def load(self) -> str | PolicyProtocol:
-        """What `rollout` takes."""
-        if not self.is_checkpoint:
-            return self.text
+        """Return what `rollout` takes."""
+        if self.policy is not None:
+            return self.policy if isinstance(self.policy, PolicyProtocol) else self.policy()
+        if self.checkpoint is None:
+            return cast(str, self.behaviour)
         options: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of, "values": True}
         if self.show is not None:
             goals = policy.read_goals(self.goals) if "goal" in self.show else {}
             options |= {"text": "text" in self.show, "goals": goals}
-        return policy.load(self.text, **options)
-
-    def discounts(self) -> Callable[[TaskSpec], float | None]:
-        """Of a checkpoint's critic, by task: its values are discounted returns."""
-        content = load_config(self.text) if self.is_checkpoint else {}
-        return (
-            policy.PolicyMetadata.from_json(content, self.text).discount_at
-            if "robots" in content
-            else lambda task: None
-        )
+        return policy.load(self.checkpoint, **options)
 
     def describe(self) -> dict[str, Any]:
-        """What the results say of it; a checkpoint that was written anew is another one."""
-        if not self.is_checkpoint:
-            return {"behaviour": self.text}
+        """Return what the document says of the actor. A checkpoint that was written anew is another actor."""
+        if self.behaviour is not None:
+            return {"behaviour": self.behaviour, **self.about}
+        if self.checkpoint is None:
+            return {"policy": getattr(self.policy, "name", self.label), **self.about}
         choices: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of}
         if self.show is not None:
             choices |= {"show": self.show}
             choices |= {"goals": {path: _version(path) for path in self.goals}} if "goal" in self.show else {}
-        return {"checkpoint": self.text, "fingerprint": fingerprint(Path(self.text)), **choices}
+        fixed = {"checkpoint": self.checkpoint, "fingerprint": fingerprint(Path(self.checkpoint))}
+        return fixed | choices | dict(self.about)
 
     def notes(self) -> list[str]:
-        """What its results should not be read without."""
-        robots = load_config(self.text).get("robots", []) if self.is_checkpoint and self.show is None else []
-        if not any(robot.get("goal_cameras") for robot in robots):
+        """Return what its results should not be read without."""
+        robots = load_config(self.checkpoint).get("robots", []) if self.checkpoint and self.show is None else []
+        if self.policy is not None or not any(robot.get("goal_cameras") for robot in robots):
             return []
-        return [f"{self.label} was shown goal pictures in training and none here: --goals DATASET shows it some."]
+        return [f"{self.label} was shown goal images in training and none here: --goals DATASET shows it some."]
+
+
+def make_actors(actors: Mapping[str, str | Path | PolicyProtocol]) -> list[Actor]:
+    """Return the actors of a mapping from labels to behaviours, folders of checkpoints, or policies."""
+    made = []
+    for label, given in actors.items():
+        if not isinstance(given, str | Path):
+            made.append(Actor(label=label, policy=given))
+        elif Path(given).is_dir():
+            made.append(Actor(label=label, checkpoint=str(given)))
+        else:
+            behaviours.make(str(given))  # raises if there is none of that name
+            made.append(Actor(label=label, behaviour=str(given)))
+    return made
 
 
 def _version(dataset: str) -> str:
@@ -128,14 +148,14 @@ def _parse(text: str, chosen: Mapping[str, Sequence[Any]], goals: tuple[str, ...
         if "/" in re.split(r"[:(]", spec)[0] or Path(spec).exists():  # the / of an option's folder comes after a :
             raise ValueError(f"{spec}: expected the folder of a checkpoint or a behaviour, found no such folder.")
         behaviours.make(spec)
-        return [Actor(label=label, text=spec, is_checkpoint=False)]
+        return [Actor(label=label, behaviour=spec)]
     made = []
     for values in itertools.product(*chosen.values()):
         choice = dict(zip(chosen, values, strict=True))
         words = {"sampling": choice["sampling"], "best_of": f"best of {choice['best_of']}", "show": choice["show"]}
         told = [words[name] for name in chosen if len(chosen[name]) > 1]  # what tells this one from the others
         name = f"{label} ({', '.join(told)})" if told else label
-        made.append(Actor(label=name, text=spec, is_checkpoint=True, goals=goals, **choice))
+        made.append(Actor(label=name, checkpoint=spec, goals=goals, **choice))
     return made
 
 

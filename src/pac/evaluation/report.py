@@ -84,13 +84,13 @@ class EvaluationReport:
             "command": request.command,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "settings": self.settings,
-            "trials_per_task": request.trials,
+            "episodes_per_task": request.trials,
             "bootstrap": request.bootstrap,
             "experts": experts.used(self.experts, known),
             "summary": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
             "differences": [dataclasses.asdict(d) for d in differences],
             "notes": notes,
-            "trials": [entry.as_json() for entry in records],
+            "episodes": [entry.as_json() for entry in records],
         }
         return EvaluationResult(document, tables.grids(summaries, differences), notes)
 

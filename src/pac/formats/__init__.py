@@ -10,8 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 from pac.config import suggest
+from pac.files import problem
 from pac.formats import d4rl, lerobot, minari, ogbench, rlds, robomimic, tdmpc2
-from pac.formats.common import ForeignDataset, ImportOptions, SourceError, reading
+from pac.formats.common import ForeignDataset, ImportOptions, reading
 from pac.types import Episode
 
 FORMATS: dict[str, ModuleType] = {
@@ -30,7 +31,7 @@ def detect_format(path: Path) -> str:
     with reading(path):
         found = [name for name, module in FORMATS.items() if module.detect(path)]
     if len(found) != 1:
-        raise SourceError(
+        raise problem(
             path,
             expected=f"data in one of the formats {', '.join(FORMATS)}",
             found=" and ".join(found) or "none of them",
@@ -43,12 +44,12 @@ def open_source(path: str | Path, format: str = "auto", options: ImportOptions |
     """Open a source for reading. Whatever is wrong with it, now or while its episodes are read, is a ValueError."""
     path, options = Path(path), options or ImportOptions()
     if not path.exists():
-        raise SourceError(path, expected="a file or folder", found="nothing there", fix="Check the path.")
+        raise problem(path, expected="a file or folder", found="nothing there", fix="Check the path.")
     name = detect_format(path) if format == "auto" else format
     if name not in FORMATS:
-        raise SourceError("--format", expected="a known format", found=repr(name), fix=suggest(name, FORMATS).strip())
+        raise problem("--format", expected="a known format", found=repr(name), fix=suggest(name, FORMATS).strip())
     if "instruction" in options.keys and name not in ("minari", "rlds"):
-        raise SourceError("--keys instruction", expected="minari or rlds", found=name, fix="Use --instruction instead.")
+        raise problem("--keys instruction", expected="minari or rlds", found=name, fix="Use --instruction instead.")
     with reading(path, name):
         source: ForeignDataset = FORMATS[name].read(path, options)
     return replace(source, episodes=_checked(source))
@@ -63,7 +64,7 @@ def _checked(source: ForeignDataset) -> Iterator[Episode]:
             shapes["action"] = episode.action.shape[1:]
             first = first or shapes
             if shapes != first:
-                raise SourceError(
+                raise problem(
                     f"{source.path}, an episode of {episode.source}",
                     expected=f"the features of the first episode: {first}",
                     found=shapes,
@@ -71,4 +72,4 @@ def _checked(source: ForeignDataset) -> Iterator[Episode]:
                 )
             yield episode
         if first is None:
-            raise SourceError(source.path, expected="at least one episode", found="none", fix="Choose another source.")
+            raise problem(source.path, expected="at least one episode", found="none", fix="Choose another source.")

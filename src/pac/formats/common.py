@@ -15,18 +15,12 @@ from typing import Any, Literal
 import numpy as np
 
 from pac.config import suggest
+from pac.files import ProblemError, problem
 from pac.types import Episode
 
 STATE = "observation.state"
 IMAGES = "observation.images."
 MAX_PIXELS = 4096 * 4096  # of one picture: a damaged header must not ask for gigabytes
-
-
-class SourceError(ValueError):
-    """A source that cannot be read: expected, found, where, what to do."""
-
-    def __init__(self, where: object, *, expected: str, found: object, fix: str) -> None:
-        super().__init__(f"{where}: expected {expected}, found {found}. {fix}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +58,10 @@ def reading(where: object, format: str = "") -> Iterator[None]:
     """Turn whatever a library says of damaged bytes into one kind of error that names the file; nothing is lost."""
     try:
         yield
-    except SourceError:
+    except ProblemError:
         raise
     except Exception as error:
-        raise SourceError(
+        raise problem(
             where,
             expected=f"readable {format} data".replace("  ", " "),
             found=f"{type(error).__name__}: {str(error).strip().rstrip('.')}",
@@ -80,7 +74,7 @@ def need(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SourceError(
+        raise problem(
             f"Python package {module!r}",
             expected="it to be installed",
             found="no such package",
@@ -93,7 +87,7 @@ def load_json(path: Path) -> dict[str, Any]:
     with reading(path, "JSON"):
         content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise SourceError(
+        raise problem(
             path, expected="a JSON object", found=f"a {type(content).__name__}", fix="Restore the file from its origin."
         )
     return content
@@ -103,7 +97,7 @@ def require(container: Mapping[str, Any], key: str, where: object) -> Any:
     """`container[key]`, or an error that names the key and the nearest one there is."""
     if key not in container:
         names = [str(name) for name in container]
-        raise SourceError(
+        raise problem(
             where,
             expected=f"key {key!r}",
             found=f"keys {', '.join(sorted(names)[:20]) or 'none'}",
@@ -127,7 +121,7 @@ def choose_keys(
     numbers, pictures = list(numbers), list(pictures)
     for feature in options.keys:
         if feature not in (STATE, "action", "reward", "instruction") and not feature.startswith(IMAGES):
-            raise SourceError(
+            raise problem(
                 f"--keys {feature}",
                 expected=f"{STATE}, {IMAGES}<camera>, action, reward or instruction",
                 found=repr(feature),
@@ -138,14 +132,14 @@ def choose_keys(
         known = numbers if name == STATE else pictures
         for key in keys:
             if key not in known:
-                raise SourceError(
+                raise problem(
                     where,
                     expected=f"key {key!r} (from --keys {name}), holding {'numbers' if name == STATE else 'pictures'}",
                     found=f"such keys: {', '.join(known) or 'none'}",
                     fix=f"Correct --keys.{suggest(key, known) if known else ''}",
                 )
         if name != STATE and len(keys) != 1:
-            raise SourceError(
+            raise problem(
                 f"--keys {name}", expected="one key for a camera", found=keys, fix="Give each camera its own --keys."
             )
     chosen = {STATE: tuple(given.get(STATE, tuple(numbers)))}
@@ -153,7 +147,7 @@ def choose_keys(
     chosen |= cameras or {IMAGES + camera_name(key): (key,) for key in pictures}
     chosen = {name: keys for name, keys in chosen.items() if keys}
     if not chosen:
-        raise SourceError(
+        raise problem(
             where, expected="at least one observation", found="none", fix="Name its keys with --keys observation.state="
         )
     return chosen
@@ -168,7 +162,7 @@ def key_of(feature: str, default: str, options: ImportOptions) -> str:
     """The source's key of a feature that has exactly one."""
     keys = options.keys.get(feature, (default,))
     if len(keys) != 1:
-        raise SourceError(f"--keys {feature}", expected="exactly one key", found=keys, fix="Name one key.")
+        raise problem(f"--keys {feature}", expected="exactly one key", found=keys, fix="Name one key.")
     return keys[0]
 
 
@@ -176,17 +170,17 @@ def as_numbers(values: Any, where: object) -> np.ndarray:
     """(steps, dimensions) float32; what is not a finite number is an error."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise SourceError(
+        raise problem(
             where, expected="numbers", found=f"dtype {array.dtype}", fix="Map a numeric key with --keys instead."
         )
     if array.ndim == 0:
-        raise SourceError(where, expected="one row for each step", found="a scalar", fix="Map another key.")
+        raise problem(where, expected="one row for each step", found="a scalar", fix="Map another key.")
     with np.errstate(over="ignore"):
         array = array.reshape(len(array), -1 if array.size else int(np.prod(array.shape[1:]))).astype(np.float32)
     finite = np.isfinite(array)
     if not finite.all():
         step, dimension = np.argwhere(~finite)[0]
-        raise SourceError(
+        raise problem(
             f"{where}, step {step}, dimension {dimension}",
             expected="a finite number",
             found=array[step, dimension],
@@ -199,7 +193,7 @@ def as_vector(values: Any, where: object) -> np.ndarray:
     """(steps,) float32."""
     array = as_numbers(values, where)
     if len(array) and array.shape[1] != 1:
-        raise SourceError(where, expected="one number a step", found=f"{array.shape[1]}", fix="Map another key.")
+        raise problem(where, expected="one number a step", found=f"{array.shape[1]}", fix="Map another key.")
     return array.reshape(len(array))
 
 
@@ -209,7 +203,7 @@ def as_images(values: Any, where: object) -> np.ndarray:
         frames = [decode_image(frame, f"{where}, step {step}") for step, frame in enumerate(values)]
         for step, frame in enumerate(frames):
             if frame.shape != frames[0].shape:
-                raise SourceError(
+                raise problem(
                     f"{where}, step {step}",
                     expected=f"a picture of shape {frames[0].shape}, as in step 0",
                     found=frame.shape,
@@ -219,7 +213,7 @@ def as_images(values: Any, where: object) -> np.ndarray:
     else:
         array = np.asarray(values)
     if array.ndim != 4 or not is_image(array.shape[1:], array.dtype):
-        raise SourceError(
+        raise problem(
             where,
             expected="uint8 pictures (steps, height, width, 1, 3 or 4)",
             found=f"{array.dtype} {array.shape}",
@@ -236,7 +230,7 @@ def decode_image(content: Any, where: object) -> np.ndarray:
     """(height, width, 3) uint8 from PNG or JPEG bytes."""
     image_module = need("PIL.Image", "formats")
     if not isinstance(content, bytes | bytearray | np.ndarray):
-        raise SourceError(
+        raise problem(
             where, expected="PNG or JPEG bytes", found=type(content).__name__, fix="Leave the camera out with --keys."
         )
     try:
@@ -245,7 +239,7 @@ def decode_image(content: Any, where: object) -> np.ndarray:
                 raise ValueError(f"{picture.width}x{picture.height} pixels")
             return np.asarray(picture.convert("RGB"), dtype=np.uint8)
     except Exception as error:  # Pillow raises many kinds on damaged bytes
-        raise SourceError(
+        raise problem(
             where,
             expected=f"a PNG or JPEG picture of at most {MAX_PIXELS} pixels",
             found=f"{len(content)} bytes that do not decode ({error})",
@@ -272,7 +266,7 @@ def build_episode(
     actions = as_numbers(action, f"{where}, key 'action'")
     num_steps = len(actions)
     if num_steps == 0 or actions.shape[1] == 0:
-        raise SourceError(
+        raise problem(
             where, expected="at least one step and one action", found=actions.shape, fix="Remove the episode."
         )
     rewards = as_vector(reward, f"{where}, key 'reward'")
@@ -306,7 +300,7 @@ def build_episode(
 
 def check_length(found: int, allowed: tuple[int, ...], where: object) -> None:
     if found not in allowed:
-        raise SourceError(
+        raise problem(
             where,
             expected=f"{' or '.join(map(str, allowed))} rows, as many as the other keys of this episode",
             found=found,

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from pac.files import problem
 from pac.formats.common import (
     ForeignDataset,
     ImportOptions,
-    SourceError,
     build_episode,
     check_length,
     choose_keys,
@@ -52,7 +52,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
     for name, data in columns.items():
         check_length(len(data), (num_rows,), f"{path}, key {name!r}")
     if num_rows == 0:
-        raise SourceError(path, expected="at least one row", found="an empty file", fix="Download it again.")
+        raise problem(path, expected="at least one row", found="an empty file", fix="Download it again.")
 
     notes: list[str] = []
     last = "next_observations" in file and keys == {next(iter(keys)): ("observations",)}
@@ -96,7 +96,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
 def _flags(file: Any, key: str, num_rows: int, path: Path) -> np.ndarray:
     flags = array(file, key, path)
     if flags.dtype.kind not in "fiub" or not np.isin(flags, (0, 1)).all():
-        raise SourceError(
+        raise problem(
             f"{path}, key {key!r}", expected="flags 0 or 1", found=f"dtype {flags.dtype}", fix="Repair the file."
         )
     check_length(flags.size, (num_rows,), f"{path}, key {key!r}")
@@ -125,7 +125,7 @@ def _timeouts(
             jumps[start:stop] = differ.reshape(stop - start, -1).any(1)
         ends: np.ndarray = jumps & ~terminal
         return ends
-    raise SourceError(
+    raise problem(
         path,
         expected="key 'timeouts' or 'next_observations' (D4RL v1 and later)",
         found="neither: this file does not tell where a time limit ended an episode",

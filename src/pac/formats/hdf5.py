@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pac.formats.common import SourceError, need, reading, require
+from pac.files import problem
+from pac.formats.common import need, reading, require
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: more than this cannot be in the file
@@ -24,11 +25,11 @@ def is_hdf5(path: Path) -> bool:
 def open_hdf5(path: Path) -> Any:
     """An h5py.File open for reading."""
     if not path.is_file():
-        raise SourceError(path, expected="an HDF5 file", found="no such file", fix="Check the path.")
+        raise problem(path, expected="an HDF5 file", found="no such file", fix="Check the path.")
     if not is_hdf5(path):
         with path.open("rb") as file:
             found = file.read(len(MAGIC))
-        raise SourceError(
+        raise problem(
             path,
             expected=f"an HDF5 file, which starts with {MAGIC!r}",
             found=repr(found),
@@ -47,7 +48,7 @@ def member(group: Any, key: str, path: Path) -> Any:
         for part in key.split("/"):
             require(group, part, where)
             if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
-                raise SourceError(
+                raise problem(
                     where, expected=f"key {part!r} in this file", found="a link to another file", fix="Copy the data."
                 )
             group = group[part]
@@ -59,11 +60,11 @@ def dataset(group: Any, key: str, path: Path) -> Any:
     found = member(group, key, path)
     where = f"{path}, {group.name}, key {key!r}"
     if not isinstance(found, need("h5py", "formats").Dataset):
-        raise SourceError(where, expected="a dataset", found=f"a {type(found).__name__}", fix="Map another key.")
+        raise problem(where, expected="a dataset", found=f"a {type(found).__name__}", fix="Map another key.")
     if found.external or found.is_virtual:
-        raise SourceError(where, expected="data in this file", found="a view of another file", fix="Copy the data in.")
+        raise problem(where, expected="data in this file", found="a view of another file", fix="Copy the data in.")
     if found.size and found.size * found.dtype.itemsize > _MAX_RATIO * path.stat().st_size:
-        raise SourceError(
+        raise problem(
             where, expected="less data than that", found=f"shape {found.shape}", fix="Restore the file from its origin."
         )
     return found

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from pac.files import problem
 from pac.formats.common import (
     STATE,
     ForeignDataset,
     ImportOptions,
-    SourceError,
     as_vector,
     build_episode,
     check_length,
@@ -44,12 +44,12 @@ def detect(path: Path) -> bool:
 
 def read(path: Path, options: ImportOptions) -> ForeignDataset:
     if not detect(path):
-        raise SourceError(path, expected="meta/info.json", found="no such file", fix="Give the dataset's folder.")
+        raise problem(path, expected="meta/info.json", found="no such file", fix="Give the dataset's folder.")
     info_path = path / "meta" / "info.json"
     info = load_json(info_path)
     version = str(require(info, "codebase_version", info_path))
     if not version.startswith(("v2.", "v3.")):
-        raise SourceError(
+        raise problem(
             f"{info_path}, key 'codebase_version'",
             expected="v2.0, v2.1 or v3.0",
             found=version,
@@ -84,7 +84,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
             where = f"{file}, episode {index}"
             row = left.pop(index, None)
             if row is None:
-                raise SourceError(where, expected="each episode once", found="it twice", fix="Remove the copy.")
+                raise problem(where, expected="each episode once", found="it twice", fix="Remove the copy.")
             check_length(table.num_rows, (row["length"],), f"{where} (length in meta/episodes)")
             part = {key: _values(table[key], features.get(key, {}), f"{where}, key {key!r}") for key in columns}
             for key in videos:
@@ -106,7 +106,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
                 extra_rewards={name[len(reward) + 1 :]: part[name] for name in extras},
             )
         if left:
-            raise SourceError(
+            raise problem(
                 path / "data",
                 expected=f"frames of all {len(episodes_table)} episodes in meta/episodes",
                 found=f"none of episodes {sorted(left)[:5]}",
@@ -181,7 +181,7 @@ def _episodes(path: Path, version: str, options: ImportOptions, info: Mapping[st
     for row in rows:
         index, length = require(row, "episode_index", path / "meta"), require(row, "length", path / "meta")
         if type(index) is not int or type(length) is not int or length < 1:
-            raise SourceError(
+            raise problem(
                 f"{path / 'meta'}, episode {index}", expected="a length of at least 1", found=length, fix="Repair it."
             )
         table_of[index] = row
@@ -190,7 +190,7 @@ def _episodes(path: Path, version: str, options: ImportOptions, info: Mapping[st
         start, _, stop = span.partition(":")
         table_of = {index: row for index, row in table_of.items() if int(start or 0) <= index < int(stop or 2**62)}
     if not table_of:
-        raise SourceError(path / "meta", expected="at least one episode", found="none", fix="Check the download.")
+        raise problem(path / "meta", expected="at least one episode", found="none", fix="Check the download.")
     return table_of
 
 
@@ -210,12 +210,12 @@ def _tasks(path: Path, version: str) -> dict[int, str]:
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
-        raise SourceError(path, expected="a file", found="none", fix="Download the dataset's meta folder again.")
+        raise problem(path, expected="a file", found="none", fix="Download the dataset's meta folder again.")
     with reading(path, "JSON lines"):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise SourceError(f"{path}, line {number + 1}", expected="a JSON object", found=row, fix="Repair the line.")
+            raise problem(f"{path}, line {number + 1}", expected="a JSON object", found=row, fix="Repair the line.")
     return rows
 
 
@@ -224,7 +224,7 @@ def _tables(path: Path, columns: list[str]) -> Iterator[tuple[Path, int, Any]]:
     arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
     files = sorted((path / "data").glob("*/*.parquet"))
     if not files:
-        raise SourceError(path / "data", expected="*/*.parquet", found="none", fix="Download the data folder again.")
+        raise problem(path / "data", expected="*/*.parquet", found="none", fix="Download the data folder again.")
     pieces: list[Any] = []
     current, origin = -1, files[0]
 
@@ -256,7 +256,7 @@ def _values(column: Any, feature: Mapping[str, Any], where: str) -> Any:
     array = column.combine_chunks()
     array = array.chunk(0) if isinstance(array, arrow.ChunkedArray) else array
     if array.null_count:
-        raise SourceError(where, expected="a value in every frame", found=f"{array.null_count} nulls", fix="Repair it.")
+        raise problem(where, expected="a value in every frame", found=f"{array.null_count} nulls", fix="Repair it.")
     if feature.get("dtype") == "image":
         return [row.get("bytes") if isinstance(row, dict) else row for row in array.to_pylist()]
     rows = len(array)
@@ -264,16 +264,14 @@ def _values(column: Any, feature: Mapping[str, Any], where: str) -> Any:
         if not _is_fixed(array.type):
             lengths = np.diff(array.offsets.to_numpy())
             if len(lengths) and (lengths != lengths[0]).any():
-                raise SourceError(
+                raise problem(
                     where, expected=f"{lengths[0]} values in every frame", found="frames with others", fix="Repair it."
                 )
         array = array.flatten()
     values = array.to_numpy(zero_copy_only=False)
     shape = tuple(feature.get("shape") or ())
     if rows and values.size != rows * int(np.prod(shape, dtype=object)):
-        raise SourceError(
-            where, expected=f"shape {shape}, as info.json says", found=values.size // rows, fix="Repair it."
-        )
+        raise problem(where, expected=f"shape {shape}, as info.json says", found=values.size // rows, fix="Repair it.")
     return values.reshape(rows, -1)
 
 
@@ -298,9 +296,9 @@ def _video(
     av = need("av", "video")
     where = f"{file}, episode {index}"
     if not file.is_file():
-        raise SourceError(where, expected="a video", found="no such file", fix="Download it, or leave the camera out.")
+        raise problem(where, expected="a video", found="no such file", fix="Download it, or leave the camera out.")
     if not fps:
-        raise SourceError(path / "meta/info.json", expected="key 'fps'", found="none", fix="Give --fps.")
+        raise problem(path / "meta/info.json", expected="key 'fps'", found="none", fix="Give --fps.")
     found: list[np.ndarray] = []
     with reading(where, "video"), av.open(str(file)) as container:
         stream = container.streams.video[0]

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pac.formats.common import IMAGES, SourceError, need
+from pac.files import problem
+from pac.formats.common import IMAGES, need
 from pac.types import Episode
 
 FILES_PER_CHUNK, FILE_MEGABYTES = 1000, 100  # LeRobot's chunks_size and data_files_size_in_mb
@@ -36,7 +37,7 @@ def write(
 ) -> list[str]:
     """Write episodes as a LeRobot v3.0 dataset; returns notes on what the format cannot hold."""
     if fps is None or round(fps) < 1:
-        raise SourceError("LeRobot export", expected="a control rate of at least 1 Hz", found=fps, fix="Give --fps.")
+        raise problem("LeRobot export", expected="a control rate of at least 1 Hz", found=fps, fix="Give --fps.")
     rate = round(fps)
     features: dict[str, Any] = {}
     totals: dict[str, Any] = {}
@@ -56,7 +57,7 @@ def write(
             lost += len(next(iter(episode.observation.values()))) > len(episode.action)
             goals += bool(episode.goal_images)
     if not rows:
-        raise SourceError(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
+        raise problem(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
     info = {
         "codebase_version": "v3.0",
         "robot_type": robot or None,

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from pac.files import problem
 from pac.formats import hdf5
 from pac.formats.common import (
     ForeignDataset,
     ImportOptions,
-    SourceError,
     as_numbers,
     as_vector,
     build_episode,
@@ -43,11 +43,11 @@ def detect(path: Path) -> bool:
 def read(path: Path, options: ImportOptions) -> ForeignDataset:
     folder = _data_folder(path)
     if not (folder / "metadata.json").is_file():
-        raise SourceError(path, expected="data/metadata.json", found="no such file", fix="Give the dataset's folder.")
+        raise problem(path, expected="data/metadata.json", found="no such file", fix="Give the dataset's folder.")
     metadata = load_json(folder / "metadata.json")
     data_format = require(metadata, "data_format", folder / "metadata.json")
     if data_format not in ("hdf5", "arrow", "parquet"):
-        raise SourceError(
+        raise problem(
             f"{folder / 'metadata.json'}, key 'data_format'",
             expected="hdf5, arrow or parquet",
             found=repr(data_format),
@@ -65,7 +65,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
     jpeg = bool(metadata.get("jpeg_encoding", True))
     count = require(metadata, "total_episodes", folder / "metadata.json")
     if not isinstance(count, int) or count < 1:
-        raise SourceError(f"{path}, key 'total_episodes'", expected="at least 1", found=count, fix="Choose another.")
+        raise problem(f"{path}, key 'total_episodes'", expected="at least 1", found=count, fix="Choose another.")
     low, high = _bounds(action)
     notes: list[str] = []
     if jpeg and any(_is_jpeg(wanted[key], jpeg) for key in wanted):
@@ -129,7 +129,7 @@ def _end(flags: Any, where: str) -> bool:
     """Whether the last step is an end; one before it is an error."""
     flag = as_vector(flags, where)
     if not len(flag) or flag[:-1].any():
-        raise SourceError(
+        raise problem(
             where,
             expected="an end at the last step only",
             found=f"ends at steps {np.flatnonzero(flag)[:3].tolist()} of {len(flag)}",
@@ -159,7 +159,7 @@ def _space(metadata: Mapping[str, Any], name: str, folder: Path) -> dict[str, Le
         elif kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text"):
             leaves[path or BARE] = space
         else:
-            raise SourceError(where, expected="a space Minari documents", found=kind, fix="Leave it out in the source.")
+            raise problem(where, expected="a space Minari documents", found=kind, fix="Leave it out in the source.")
 
     visit(json.loads(require(metadata, name, folder / "metadata.json")), "")
     return leaves
@@ -245,7 +245,7 @@ def _from_arrow(
     for index in range(count):
         files = sorted((folder / str(index)).glob(f"part-*.{data_format}"))
         if not files:
-            raise SourceError(
+            raise problem(
                 folder / str(index), expected=f"part-0.{data_format}", found="no such file", fix="Restore the folder."
             )
         with reading(files[0], data_format):

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pac.formats.common import IMAGES, STATE, SourceError, need
+from pac.files import problem
+from pac.formats.common import IMAGES, STATE, need
 from pac.types import Episode
 
 VERSION = "0.5.4"  # of the layout; Minari's loader asks
@@ -40,7 +41,7 @@ def write(
             num_episodes, num_steps = index + 1, num_steps + len(episode.action)
             goals += bool(episode.goal_images)
     if first is None:
-        raise SourceError(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
+        raise problem(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
     metadata = {
         "total_episodes": num_episodes,
         "total_steps": num_steps,

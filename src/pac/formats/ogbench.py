@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from pac.files import problem
 from pac.formats.common import (
     ForeignDataset,
     ImportOptions,
-    SourceError,
     as_vector,
     build_episode,
     check_length,
@@ -48,11 +48,11 @@ class Column:
         npy: Any = np.lib.format
         version = npy.read_magic(self._stream)
         if version not in ((1, 0), (2, 0)):
-            raise SourceError(self.where, expected="npy version 1 or 2", found=version, fix="Save it with numpy.savez.")
+            raise problem(self.where, expected="npy version 1 or 2", found=version, fix="Save it with numpy.savez.")
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, fortran, self.dtype = read_header(self._stream)
         if self.dtype.hasobject or fortran or not self.shape:
-            raise SourceError(
+            raise problem(
                 self.where,
                 expected="rows of numbers in C order",
                 found=f"dtype {self.dtype}, shape {self.shape}{', Fortran order' if fortran else ''}",
@@ -61,7 +61,7 @@ class Column:
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=object))
         claimed = self.shape[0] * self._row_bytes + self._stream.tell()
         if claimed != entry.file_size or claimed > 2000 * (entry.compress_size + 1):
-            raise SourceError(
+            raise problem(
                 self.where, expected=f"{claimed} bytes", found=entry.file_size, fix="Restore the file from its origin."
             )
 
@@ -69,7 +69,7 @@ class Column:
         """The next `count` rows."""
         content = self._stream.read(count * self._row_bytes)
         if len(content) != count * self._row_bytes:
-            raise SourceError(self.where, expected=f"{count} more rows", found="the end", fix="Download it again.")
+            raise problem(self.where, expected=f"{count} more rows", found="the end", fix="Download it again.")
         return np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
 
 
@@ -88,7 +88,7 @@ def _columns(path: Path, wanted: set[str] | None = None) -> Iterator[dict[str, C
 
 def read(path: Path, options: ImportOptions) -> ForeignDataset:
     if not zipfile.is_zipfile(path):
-        raise SourceError(path, expected="an npz (zip) file", found="another file", fix="Check the path or --format.")
+        raise problem(path, expected="an npz (zip) file", found="another file", fix="Check the path or --format.")
     action_key, reward_key = key_of("action", "actions", options), key_of("reward", "rewards", options)
     with _columns(path) as columns:
         terminals = require(columns, "terminals", path)
@@ -109,7 +109,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
         notes.append(f"The last {num_rows - (ends[-1] if len(ends) else 0)} rows have no end: kept as truncated.")
         ends = np.append(ends, num_rows)
     if num_rows <= len(ends):
-        raise SourceError(path, expected="at least one transition", found=f"{num_rows} rows", fix="Check the file.")
+        raise problem(path, expected="at least one transition", found=f"{num_rows} rows", fix="Check the file.")
 
     def episodes() -> Iterator[Episode]:
         with _columns(path, used) as columns:

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from pac.files import problem
 from pac.formats.common import (
     STATE,
     ForeignDataset,
     ImportOptions,
-    SourceError,
     build_episode,
     choose_keys,
     key_of,
@@ -63,7 +63,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
     examples = ((where, parse_example(record, where)) for where, record in parsed)
     first = next(examples, None)
     if first is None:
-        raise SourceError(path, expected="at least one episode", found="none", fix="Check the download.")
+        raise problem(path, expected="at least one episode", found="none", fix="Check the download.")
     layout = _layout(*first, options, shapes)
     notes: list[str] = []
     if layout.reward not in first[1]:
@@ -113,7 +113,7 @@ def _layout(
     parts = sorted(name.removeprefix("steps/") for name in example if name.startswith("steps/action/"))
     actions = options.keys.get("action", ("action",) if "steps/action" in example else tuple(parts))
     if not actions:
-        raise SourceError(where, expected="key 'steps/action'", found="none", fix="Name it with --keys action=KEY.")
+        raise problem(where, expected="key 'steps/action'", found="none", fix="Name it with --keys action=KEY.")
     return _Layout(
         keys=choose_keys(numbers, pictures, options, f"{where}, steps/observation"),
         actions=tuple(f"steps/{key}" for key in actions),
@@ -135,7 +135,7 @@ def _steps(
     def numbers(name: str) -> np.ndarray:
         values = rows(name)
         if isinstance(values, list):
-            raise SourceError(f"{where}, key {name!r}", expected="numbers", found="bytes", fix="Map another key.")
+            raise problem(f"{where}, key {name!r}", expected="numbers", found="bytes", fix="Map another key.")
         return values
 
     raw = {key: rows(OBSERVATION + key) for parts in layout.keys.values() for key in parts}
@@ -172,7 +172,7 @@ def _shards(path: Path, options: ImportOptions) -> tuple[list[Path], dict[str, t
     """The files of one split, all of them, and the shapes of their features where features.json tells."""
     folder = path.parent if path.is_file() else _folder(path) if path.is_dir() else None
     if folder is None:
-        raise SourceError(path, expected="*.tfrecord files", found="none", fix="Give the folder that holds them.")
+        raise problem(path, expected="*.tfrecord files", found="none", fix="Give the folder that holds them.")
     shapes = _shapes(load_json(folder / "features.json")) if (folder / "features.json").is_file() else {}
     if path.is_file():
         return [path], shapes
@@ -184,7 +184,7 @@ def _shards(path: Path, options: ImportOptions) -> tuple[list[Path], dict[str, t
     chosen: list[Path] = require(splits, split, f"{folder}, splits")
     counts = {int(match[1]) for file in chosen if (match := re.search(r"-of-(\d+)$", file.name))}
     if counts and counts != {len(chosen)}:
-        raise SourceError(
+        raise problem(
             f"{folder}, split {split!r}",
             expected=f"{max(counts)} shards, as the file names say",
             found=len(chosen),
@@ -218,7 +218,7 @@ def _step_flags(example: Mapping[str, Values], where: str) -> Values:
     flags: Values = require(example, name, where)
     edge = np.asarray(flags)[:-1] if name == "steps/is_last" else np.asarray(flags)[1:]
     if isinstance(flags, list) or not len(flags) or edge.any():
-        raise SourceError(
+        raise problem(
             f"{where}, key {name!r}", expected="one flag a step, set at the edge only", found=flags, fix="Repair it."
         )
     return flags
@@ -231,7 +231,7 @@ def _rows(values: Values, num_steps: int, where: str, shape: tuple[int, ...] | N
         width = 1
     if len(values) % num_steps or (width is not None and len(values) != num_steps * width):
         wanted = f"{num_steps} x {width}" if width is not None else f"a multiple of {num_steps}"
-        raise SourceError(
+        raise problem(
             where, expected=f"{wanted} values for {num_steps} steps", found=len(values), fix="Repair the episode."
         )
     return values if isinstance(values, list) else values.reshape(num_steps, -1 if len(values) else 0)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from pac.files import problem
 from pac.formats.common import (
     ForeignDataset,
     ImportOptions,
-    SourceError,
     as_vector,
     build_episode,
     choose_keys,
@@ -107,7 +107,7 @@ def _demos(file: Any, data: Any, options: ImportOptions, path: Path) -> list[str
         for name in names:
             require(data, name, f"{path}, mask/{options.split}")
     if not names:
-        raise SourceError(f"{path}, data", expected="groups demo_0, demo_1, ...", found="none", fix="Check the file.")
+        raise problem(f"{path}, data", expected="groups demo_0, demo_1, ...", found="none", fix="Check the file.")
     return sorted(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
 
 
@@ -118,7 +118,7 @@ def _attribute(data: Any, name: str, path: Path) -> dict[str, Any]:
         return {}
     content = json.loads(text)
     if not isinstance(content, dict):
-        raise SourceError(f"{path}, data.attrs[{name!r}]", expected="a JSON object", found=text, fix="Repair the file.")
+        raise problem(f"{path}, data.attrs[{name!r}]", expected="a JSON object", found=text, fix="Repair the file.")
     return content
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from pac.config import suggest
-from pac.formats.common import ForeignDataset, ImportOptions, SourceError, build_episode, choose_keys, key_of, require
+from pac.files import problem
+from pac.formats.common import ForeignDataset, ImportOptions, build_episode, choose_keys, key_of, require
 from pac.formats.tensorfile import read_tensors
 from pac.types import Episode
 
@@ -46,9 +47,9 @@ def detect(path: Path) -> bool:
 def read(path: Path, options: ImportOptions) -> ForeignDataset:
     files = [path] if path.is_file() else sorted(path.glob("*.pt"), key=lambda file: (len(file.name), file.name))
     if not files:
-        raise SourceError(path, expected="chunk_0.pt, chunk_1.pt, ...", found="none", fix="Check the path.")
+        raise problem(path, expected="chunk_0.pt, chunk_1.pt, ...", found="none", fix="Check the path.")
     if options.task is not None and options.task not in TASKS:
-        raise SourceError(
+        raise problem(
             "--task", expected="a task of mt80", found=repr(options.task), fix=suggest(options.task, TASKS).strip()
         )
     names = {"obs": "obs", "action": key_of("action", "action", options), "reward": key_of("reward", "reward", options)}
@@ -56,7 +57,7 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
     chunks = [_chunk(file, names) for file in files]
     rows = [_chosen(chunk, options) for chunk in chunks]
     if not any(len(chosen) for chosen in rows):
-        raise SourceError(path, expected=f"episodes of task {options.task!r}", found="none", fix="Read another chunk.")
+        raise problem(path, expected=f"episodes of task {options.task!r}", found="none", fix="Read another chunk.")
     keys = choose_keys(["obs"], [], options, path)
     notes = ["TD-MPC2's format has no terminals: every end counts as a time limit."]
     width = {name: max(chunk[name].shape[2] for chunk in chunks) for name in ("obs", "action")}
@@ -107,14 +108,14 @@ def _chunk(file: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
         or chunk["reward"].ndim < 2
     ):
         shapes = {name: array.shape for name, array in chunk.items()}
-        raise SourceError(
+        raise problem(
             file,
             expected="obs and action (episode, time, width), and the rest alike",
             found=shapes,
             fix="Check the file.",
         )
     if chunk["task"].dtype.kind not in "iu":
-        raise SourceError(f"{file}, key 'task'", expected="integers", found=chunk["task"].dtype, fix="Check the file.")
+        raise problem(f"{file}, key 'task'", expected="integers", found=chunk["task"].dtype, fix="Check the file.")
     return chunk
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pac.formats.common import SourceError
+from pac.files import ProblemError, problem
 
 _MAX_PICKLE = 1 << 24  # bytes; a description of tensors is a few kilobytes
 _OPCODES = (
@@ -115,8 +115,8 @@ class _Reader(pickle._Unpickler):
         raise _refusal(self._where, f"storage {pid!r}"[:200])
 
 
-def _refusal(where: str, found: str) -> SourceError:
-    return SourceError(
+def _refusal(where: str, found: str) -> ProblemError:
+    return problem(
         where,
         expected="a pickle that only describes tensors",
         found=f"{found}, which is not needed for that and could run code",
@@ -127,23 +127,23 @@ def _refusal(where: str, found: str) -> SourceError:
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """Name -> array of every tensor in the saved dictionary or TensorDict, memory-mapped."""
     if not zipfile.is_zipfile(path):
-        raise SourceError(
+        raise problem(
             path, expected="a file of torch.save (a zip archive)", found="another file", fix="Download it again."
         )
     with zipfile.ZipFile(path) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         described = [name for name in entries if name.endswith("data.pkl")]
         if len(described) != 1 or entries[described[0]].file_size > _MAX_PICKLE:
-            raise SourceError(path, expected="one data.pkl", found=described, fix="Save it again with torch.save.")
+            raise problem(path, expected="one data.pkl", found=described, fix="Save it again with torch.save.")
         prefix, where = described[0].removesuffix("data.pkl"), f"{path}, {described[0]}"
         content = archive.read(described[0])
         _inspect(content, where)
         saved = _Reader(content, where).load()
         fields = saved.get("_tensordict", saved) if isinstance(saved, dict) else None
         if not isinstance(fields, dict):
-            raise SourceError(where, expected="a TensorDict", found=type(saved).__name__, fix="Save a TensorDict.")
+            raise problem(where, expected="a TensorDict", found=type(saved).__name__, fix="Save a TensorDict.")
         if prefix + "byteorder" in entries and archive.read(prefix + "byteorder") != b"little":
-            raise SourceError(path, expected="little-endian data", found="another order", fix="Save it again.")
+            raise problem(path, expected="little-endian data", found="another order", fix="Save it again.")
         tensors = {str(key): value for key, value in fields.items() if isinstance(value, _Tensor)}
         return {
             name: _array(tensor, archive, prefix, entries, path, f"{where}, key {name!r}")
@@ -170,21 +170,19 @@ def _array(
     storage, numbers = tensor.storage, (tensor.offset, *tensor.size, *tensor.stride)
     whole = all(type(number) is int and 0 <= number < 2**48 for number in numbers)
     if not isinstance(storage, _Storage) or not whole or len(tensor.size) != len(tensor.stride) or not tensor.size:
-        raise SourceError(
-            where, expected="storage, offset, size and stride of a tensor", found=tensor, fix="Save again."
-        )
+        raise problem(where, expected="storage, offset, size and stride of a tensor", found=tensor, fix="Save again.")
     name = f"{prefix}data/{storage.key}"
     dtype = np.dtype(storage.dtype)
     last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.size, tensor.stride, strict=True))
     if name not in entries or entries[name].file_size // dtype.itemsize <= last or 0 in tensor.size:
-        raise SourceError(
+        raise problem(
             where,
             expected=f"{last + 1} values in {name}, for shape {tensor.size}",
             found=entries[name].file_size // dtype.itemsize if name in entries else "no such entry",
             fix="The file is damaged or empty: download it again.",
         )
     if entries[name].compress_type != zipfile.ZIP_STORED:
-        raise SourceError(where, expected="uncompressed data, as torch writes", found="compressed", fix="Save again.")
+        raise problem(where, expected="uncompressed data, as torch writes", found="compressed", fix="Save again.")
     with archive.open(entries[name]) as stream:  # reading to the end checks the CRC
         while stream.read(1 << 22):
             pass

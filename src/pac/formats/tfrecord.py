@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.formats.common import SourceError
+from pac.files import problem
 
 Values = np.ndarray | list[bytes]
 
@@ -35,7 +35,7 @@ def records(path: Path) -> Iterator[bytes]:
 
 def _check(good: bool, where: object, expected: str, found: str) -> None:
     if not good:
-        raise SourceError(where, expected=expected, found=found, fix="The file is damaged: download it again.")
+        raise problem(where, expected=expected, found=found, fix="The file is damaged: download it again.")
 
 
 def parse_example(payload: bytes, where: object) -> dict[str, Values]:
@@ -107,7 +107,7 @@ def _varint(message: Any, at: int, where: object) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (2**64 - 1), at
-    raise SourceError(where, expected="a number of at most 10 bytes", found="more", fix="Download the file again.")
+    raise problem(where, expected="a number of at most 10 bytes", found="more", fix="Download the file again.")
 
 
 def _varints(packed: Any, where: object) -> np.ndarray:

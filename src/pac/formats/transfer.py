@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pac.config import suggest
 from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
+from pac.files import problem, progress_bar
 from pac.formats import lerobot_out, minari_out, open_source
-from pac.formats.common import ForeignDataset, ImportOptions, SourceError
+from pac.formats.common import ForeignDataset, ImportOptions
 from pac.types import Episode
 
 EXPORTS = ("lerobot", "minari")
@@ -66,11 +66,11 @@ def import_dataset(
     out = Path(out)
     existing = Dataset(out).spec if (out / "spec.json").is_file() else None
     if existing is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SourceError(out, expected="a dataset or a new folder", found="other files", fix="Name another --out.")
+        raise problem(out, expected="a dataset or a new folder", found="other files", fix="Name another --out.")
     summaries: list[SourceSummary] = []
     with ExitStack() as stack:
         place = out if existing is not None else stack.enter_context(_new_folder(out))
-        progress = stack.enter_context(_progress(console))
+        progress = stack.enter_context(progress_bar(console, remaining=False))
         writer: DatasetWriter | None = None
         writing = stack.enter_context(ExitStack())  # closed before the folder is moved
         for path in sources:
@@ -109,7 +109,7 @@ def _spec(episode: Episode, source: ForeignDataset, existing: DatasetSpec | None
     spec = DatasetSpec.of(episode, **known)
     if existing is not None and spec != existing:
         names = [f.name for f in dataclasses.fields(spec) if getattr(spec, f.name) != getattr(existing, f.name)]
-        raise SourceError(
+        raise problem(
             source.path,
             expected="; ".join(f"{name} {getattr(existing, name)!r}" for name in names) + ", as in the dataset so far",
             found="; ".join(f"{name} {getattr(spec, name)!r}" for name in names),
@@ -124,13 +124,13 @@ def export_dataset(
     """Write a dataset in a foreign format; returns notes on what that format cannot hold."""
     data, out = Dataset(dataset), Path(out)
     if format not in EXPORTS:
-        raise SourceError(
+        raise problem(
             "--format", expected="lerobot or minari", found=repr(format), fix=suggest(format, EXPORTS).strip()
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SourceError(out, expected="a new folder", found="one with files", fix="Name another --out.")
+        raise problem(out, expected="a new folder", found="one with files", fix="Name another --out.")
     rate = fps or data.spec.control_rate
-    with _new_folder(out) as place, _progress(console) as progress:
+    with _new_folder(out) as place, progress_bar(console, remaining=False) as progress:
         episodes = progress.track(data, total=len(data), description=f"to {format}")
         bounds = {"action_low": data.action_low, "action_high": data.action_high}
         if format == "minari":
@@ -154,17 +154,12 @@ def _new_folder(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as error:
-        raise SourceError(out, expected="a folder to write to", found=error, fix="Name another --out.") from error
+        raise problem(out, expected="a folder to write to", found=error, fix="Name another --out.") from error
     try:
         place.chmod(0o755)
         yield place
         os.rename(place, out)
     except OSError as error:
-        raise SourceError(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error
+        raise problem(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _progress(console: Console | None) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=console is None or not console.is_terminal, transient=True)

@@ -12,9 +12,9 @@ from rich.console import Console
 from pac import policy
 from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name
 from pac.evaluation.plan import Actor
-from pac.evaluation.play import key
 from pac.evaluation.records import EpisodeRecord, Journal, record
 from pac.evaluation.report import EvaluationReport, EvaluationRequest
+from pac.evaluation.runner import episode_key as key
 from pac.improve import data
 from pac.improve.folder import ImproveFolder
 from pac.improve.messages import names, plural, say
@@ -69,7 +69,7 @@ class Acting:
         """Trials of a checkpoint, as `pac evaluate --json` keeps them; those in the file are not made again."""
         tasks, sampling = self.improve.all_tasks, self.evaluation.sampling
         text = str(self.folder.place(checkpoint))
-        actor = Actor(label=label, text=text, is_checkpoint=True, sampling=sampling, best_of=1)
+        actor = Actor(label=label, checkpoint=text, sampling=sampling, best_of=1)
         request = EvaluationRequest(
             actor=(f"{label}={checkpoint}",),
             tasks=tasks,

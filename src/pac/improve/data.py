@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.concat import open_part, pool_statistics
+from pac.data.concat import open_part
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.data.relabel import reward_column
-from pac.data.store import STATE, TERMINATED, Dataset, read_committed, scale_of, verify
+from pac.data.statistics import pool_statistics, scale_of
+from pac.data.store import STATE, TERMINATED, Dataset, read_committed, verify
 from pac.improve.settings import Recipe
 from pac.policy import EmbodimentStats
 from pac.recipe import RunConfig

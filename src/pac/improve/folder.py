@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pac.evaluation.records import write_json
+from pac.files import write_json
 from pac.training.run import differences
 from pac.training.run_dir import COLLECTED, CONFIG, LOCK, lock_folder
 

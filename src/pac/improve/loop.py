@@ -17,7 +17,9 @@ from rich.markup import escape
 from pac.envs import spec as task_spec
 from pac.evaluation import experts as expert_table
 from pac.evaluation import summarise
-from pac.evaluation.records import EpisodeRecord, finite, read
+from pac.evaluation.records import EpisodeRecord
+from pac.evaluation.records import read_evaluation as read
+from pac.files import finite
 from pac.improve import data, gate
 from pac.improve.acting import Acting
 from pac.improve.folder import INBOX, START, ImproveFolder

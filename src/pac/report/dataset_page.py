@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.store import IMAGES, STATE, Dataset, normalise_action
+from pac.data.statistics import normalise_action
+from pac.data.store import IMAGES, STATE, Dataset
 from pac.report import html as look
 
 SAMPLED_EPISODES = 200  # a tenth of that with pictures

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pac
-from pac.evaluation.records import write_text
+from pac.files import write_atomically as write_text
 from pac.report import charts, improvement, results, training
 from pac.report import html as look
 from pac.report.groups import contests

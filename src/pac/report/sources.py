@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pac.evaluation.records import EpisodeRecord, partial_path
-from pac.evaluation.records import read as read_records
+from pac.evaluation.records import read_evaluation as read_records
 from pac.evaluation.video import file_name
 from pac.training.run_dir import CONFIG
 
@@ -208,7 +208,7 @@ def _evaluation(path: Path, name: str) -> Evaluation:
     except (ValueError, OSError) as error:
         raise ValueError(f"{path}: expected {EXPECTED}, found something else: {error}") from error
     document, _ = _json(path)
-    document.pop("trials", None)
+    document.pop("episodes", None)
     notes = []
     if partial_path(path).is_file():
         notes.append(f"{name}: not finished; {len(records):,} trials so far.")

@@ -25,8 +25,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pac.config import EvaluationConfig
 from pac.evaluation.plan import versions
-from pac.evaluation.play import key
-from pac.evaluation.records import EpisodeRecord, Key, record, write_json
+from pac.evaluation.records import EpisodeRecord, Key, record
+from pac.evaluation.runner import episode_key as key
+from pac.files import write_json
 from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
 from pac.rollout import EpisodeResult, make_jobs, rollout

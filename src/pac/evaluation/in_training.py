@@ -1,0 +1,61 @@
+"""Evaluation during training. `pac train` hands a `TrainingEvaluator` to the trainer, which imports no simulator."""
+
+from collections.abc import Callable, Iterable
+
+from pac.config import EvaluationConfig
+from pac.envs import spec as task_spec
+from pac.envs.base import load as load_simulator
+from pac.envs.rendering import find_gl
+from pac.envs.tasks import check_name
+from pac.evaluation.plan import Actor
+from pac.evaluation.runner import evaluate
+from pac.rollout import PolicyProtocol
+from pac.types import TaskSpec
+
+
+class TrainingEvaluator:
+    """Everything that a trainer needs to know of simulators: two checks before step 0, and the evaluation itself."""
+
+    def check(self, config: EvaluationConfig, cameras: Iterable[str]) -> None:
+        """Raise if the simulators of the recipe's tasks are missing, or what they render images with."""
+        families = {check_name(task) for task in config.tasks}
+        for family in families:
+            load_simulator(family)
+        if families - {"gym"} and list(cameras):
+            find_gl()
+
+    def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> list[TaskSpec]:
+        """Return the recipe's evaluation tasks, as a policy with these cameras meets them."""
+        return [task_spec(task, cameras=tuple(cameras), max_steps=config.max_steps) for task in config.tasks]
+
+    def __call__(
+        self,
+        policy: PolicyProtocol,
+        config: EvaluationConfig,
+        *,
+        progress: Callable[[int, int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, float] | None:
+        """Return the mean return and success per task and over all tasks. Return None if `should_stop` ended it.
+
+        `progress` is given the number of finished episodes and the number of all episodes.
+        """
+        found = evaluate(
+            [Actor(label="policy", policy=policy)],
+            config.tasks,
+            config.trials,
+            seed=config.seed,
+            max_steps=config.max_steps,
+            stop_at_success=config.stop_at_success,
+            workers=config.workers,
+            progress=lambda label, done, total: progress(done, total),
+            should_stop=should_stop,
+        )
+        if not found.finished:
+            return None
+        metrics = {}
+        for name, row in found.summaries["policy"].rows.items():
+            metrics[f"evaluation/{name}/return"] = row.returns.mean
+            if row.success is not None:
+                metrics[f"evaluation/{name}/success"] = row.success.mean
+        return metrics

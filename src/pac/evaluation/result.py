@@ -1,0 +1,102 @@
+"""The result of an evaluation: episodes, summaries, differences, notes, and the JSON document that holds them all."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pac.evaluation.compare import Difference, compare, warnings
+from pac.evaluation.experts import Expert
+from pac.evaluation.plan import Actor, versions
+from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
+from pac.evaluation.summary import Summary, summarise
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The result of `evaluate`."""
+
+    records: list[EpisodeRecord]  # in the order of actors, tasks and indices
+    summaries: dict[str, Summary]  # by the actor's label
+    differences: list[Difference]  # between each pair of actors
+    notes: list[str]  # what the numbers cannot support, in words
+    document: dict[str, Any]  # everything above, as plain values for JSON
+    finished: bool  # False: it was stopped, and `records` holds the episodes until then
+
+    def with_notes(self, notes: Sequence[str]) -> "Evaluation":
+        """Return a copy with more notes, in the document too."""
+        notes = [*notes, *self.notes]
+        return dataclasses.replace(self, notes=notes, document=self.document | {"notes": notes})
+
+
+def describe_settings(
+    actors: Sequence[Actor],
+    tasks: Sequence[str],
+    *,
+    seed: int,
+    max_steps: int | None,
+    stop_at_success: bool,
+    cameras: Sequence[str],
+) -> dict[str, Any]:
+    """Return everything that decides how an episode goes. Episodes of other settings do not mix with these."""
+    return {
+        "seed": seed,
+        "tasks": list(tasks),
+        "actors": {actor.label: actor.describe() for actor in actors},
+        "max_steps": max_steps,
+        "stop_at_success": stop_at_success,
+        "cameras": list(cameras),
+        "versions": versions(),
+    }
+
+
+def make_result(
+    records: Sequence[EpisodeRecord],
+    settings: Mapping[str, Any],
+    *,
+    episodes: int,
+    experts: Mapping[str, Expert],
+    bootstrap: bool,
+    notes: Sequence[str],
+    command: str,
+    finished: bool,
+) -> Evaluation:
+    """Return the summary of `records`, played under `settings`."""
+    whole = settings["max_steps"] is None and not settings["stop_at_success"]
+    known = {task: experts[task] for task in settings["tasks"] if whole and task in experts}
+    returns = {task: expert.mean for task, expert in known.items()}
+    groups = by_actor(records)
+    summaries = {label: summarise(group, experts=returns, bootstrap=bootstrap) for label, group in groups.items()}
+    differences = compare(records, experts=returns, bootstrap=bootstrap)
+    notes = [*notes, *warnings(summaries, differences), *_about_experts(settings["tasks"], experts, whole)]
+    document = {
+        "format": FORMAT,
+        "command": command,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "settings": dict(settings),
+        "episodes_per_task": episodes,
+        "bootstrap": bootstrap,
+        "experts": {task: dataclasses.asdict(expert) for task, expert in known.items()},
+        "summary": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
+        "differences": [dataclasses.asdict(difference) for difference in differences],
+        "notes": notes,
+        "episodes": [entry.as_json() for entry in records],
+    }
+    return Evaluation(
+        records=list(records),
+        summaries=summaries,
+        differences=differences,
+        notes=notes,
+        document=document,
+        finished=finished,
+    )
+
+
+def _about_experts(tasks: Sequence[str], experts: Mapping[str, Expert], whole: bool) -> list[str]:
+    """Return notes on tasks without a percent of expert. `whole`: episodes run to their own end, as the experts' do."""
+    missing = [task for task in tasks if task not in experts]
+    if len(missing) == len(tasks):
+        return []
+    if not whole:
+        return ["Percent of expert is not shown: --max-steps and --stop-at-success change what a return means."]
+    return [f"No expert was measured for {', '.join(missing)}: not part of percent of expert."] if missing else []

@@ -1,0 +1,161 @@
+"""`evaluate`: plays the episodes that are missing, records each at once, and summarises all of them.
+
+`pac evaluate`, the trainer, `pac improve`, `pac study` and `pac demo` call it.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from pac.evaluation.experts import Expert
+from pac.evaluation.experts import load as load_experts
+from pac.evaluation.plan import Actor, make_actors
+from pac.evaluation.records import EpisodeRecord, Journal, Key, record
+from pac.evaluation.result import Evaluation, describe_settings, make_result
+from pac.policy import Policy
+from pac.rollout import EpisodeResult, Job, PersistentWorkers, PolicyProtocol, make_jobs, rollout
+
+ProgressCallback = Callable[[str, int, int], None]  # label of the actor, its finished episodes, all its episodes
+EpisodeCallback = Callable[[str, EpisodeResult], None]  # label of the actor, the episode that it finished
+
+
+class EvaluationInterruptedError(KeyboardInterrupt):
+    """Ctrl-C during an evaluation. `evaluation` holds the episodes until then."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        super().__init__()
+        self.evaluation = evaluation
+
+
+def evaluate(
+    actors: Sequence[Actor] | Mapping[str, str | Path | PolicyProtocol],
+    tasks: Sequence[str],
+    episodes: int,
+    *,
+    seed: int = 0,
+    max_steps: int | None = None,
+    stop_at_success: bool = False,
+    cameras: Sequence[str] = (),
+    workers: int = 1,
+    envs_per_worker: int | None = None,
+    ray: str | None = None,
+    persistent_workers: PersistentWorkers | None = None,
+    experts: Mapping[str, Expert] | None = None,
+    bootstrap: bool = False,
+    journal: Path | None = None,
+    known: Iterable[EpisodeRecord] = (),
+    command: str = "",
+    progress: ProgressCallback | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    on_episode: EpisodeCallback | None = None,
+) -> Evaluation:
+    """Play `episodes` episodes per task with every actor, from the same initial states, and return what they show.
+
+    Task, `seed` and index alone decide how an episode begins and which random numbers it uses. The number of workers
+    changes nothing. A mapping gives labels to behaviours, folders of checkpoints, or loaded policies; an `Actor` has
+    more options. Without `cameras` those of the policy are rendered. `experts` has the returns that count as 100%
+    (default: the table that ships with PAC).
+
+    With `journal` each finished episode is on disk at once. The same call goes on after a kill, a larger `episodes`
+    adds to the file, and the whole document replaces the journal at the end. Episodes in `known` are not played again.
+    `command` is copied into the document. `progress` is called for each actor at its start and after every episode.
+    When `should_stop` returns True no further episode is awaited and the result is marked as not finished. Ctrl-C
+    raises `EvaluationInterruptedError`, a KeyboardInterrupt that holds the result until then.
+    """
+    chosen = make_actors(actors) if isinstance(actors, Mapping) else list(actors)
+    experts = load_experts() if experts is None else experts
+    jobs = make_jobs(tasks, episodes, seed)
+    order = [episode_key(actor.label, job) for actor in chosen for job in jobs]
+    limits: dict[str, Any] = {"max_steps": max_steps, "stop_at_success": stop_at_success, "cameras": tuple(cameras)}
+    machine = {"workers": workers, "envs_per_worker": envs_per_worker, "ray": ray, "crew": persistent_workers}
+    settings = describe_settings(chosen, tasks, seed=seed, **limits)
+    with Journal(journal, settings) as kept:
+        _check_nothing_is_lost(kept, order, episodes)
+        asked_for = set(order)
+        for entry in known:
+            if entry.key in asked_for - kept.records.keys():
+                kept.append(entry)
+
+        def result() -> Evaluation:
+            records = [kept.records[key] for key in order if key in kept.records]
+            return make_result(
+                records,
+                kept.settings,
+                episodes=episodes,
+                experts=experts,
+                bootstrap=bootstrap,
+                notes=[note for actor in chosen for note in actor.notes()],
+                command=command,
+                finished=len(records) == len(order),
+            )
+
+        watch = partial(_play, progress=progress, should_stop=should_stop, on_episode=on_episode)
+        try:
+            for actor in chosen:
+                if not watch(actor, jobs, kept, limits | machine):
+                    break
+        except KeyboardInterrupt as error:
+            raise EvaluationInterruptedError(result()) from error
+        found = result()
+        if found.finished:
+            kept.finish(found.document)
+        return found
+
+
+def _play(
+    actor: Actor,
+    jobs: Sequence[Job],
+    journal: Journal,
+    options: Mapping[str, Any],
+    *,
+    progress: ProgressCallback | None,
+    should_stop: Callable[[], bool] | None,
+    on_episode: EpisodeCallback | None,
+) -> bool:
+    """Play what the journal does not have of one actor. Return False if `should_stop` ended it."""
+    missing = [job for job in jobs if episode_key(actor.label, job) not in journal.records]
+    done = len(jobs) - len(missing)
+    if progress is not None:
+        progress(actor.label, done, len(jobs))
+    with closing(play_episodes(actor, missing, **options)) as results:
+        for result, discount in results:
+            journal.append(record(result, actor.label, discount))
+            done += 1
+            if on_episode is not None:
+                on_episode(actor.label, result)
+            if progress is not None:
+                progress(actor.label, done, len(jobs))
+            if should_stop is not None and should_stop():
+                return False
+    return True
+
+
+def play_episodes(
+    actor: Actor, jobs: Sequence[Job], *, cameras: Sequence[str] = (), **options: Any
+) -> Generator[tuple[EpisodeResult, float | None], None, None]:
+    """Yield each finished episode of one actor, and the discount of its critic there. Closing it ends the workers."""
+    if not jobs:
+        return
+    policy = actor.load()
+    discount_at = policy.interface.discount_at if isinstance(policy, Policy) else lambda spec: None
+    cameras = cameras or tuple(getattr(policy, "cameras", ()))
+    results = rollout(policy, jobs, cameras=cameras, **options)
+    with closing(cast(Generator[EpisodeResult, None, None], results)) as running:
+        for result in running:
+            yield result, discount_at(result.spec)
+
+
+def episode_key(label: str, job: Job) -> Key:
+    """Return the key of a job's record."""
+    return label, job.task, job.seed, job.index
+
+
+def _check_nothing_is_lost(journal: Journal, order: Sequence[Key], episodes: int) -> None:
+    """Raise if the file holds episodes that are not asked for: it would be replaced by one that holds less."""
+    if extra := journal.records.keys() - set(order):
+        raise ValueError(
+            f"{journal.path} holds {len(extra):,} episodes that are not asked for. Expected --episodes "
+            f"{1 + max(key[3] for key in extra)} or more, found {episodes}. Or name another file."
+        )

@@ -1,0 +1,151 @@
+"""`evaluate` from Python: what its callers rely on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import small_model
+from rollout.environments import POINT
+from runs import config, start, write_dataset
+
+from pac.config import EvaluationConfig
+from pac.evaluation import Actor, EvaluationInterruptedError, evaluate
+from pac.evaluation import read_evaluation as read
+from pac.evaluation.in_training import TrainingEvaluator
+from pac.rollout import EpisodeResult, PersistentWorkers
+from pac.types import Query, Reply
+
+
+@pytest.mark.parametrize(("own", "expected"), [({"discount": 0.6}, 0.6), ({}, 0.9)])
+def test_returns_are_discounted_as_the_data_of_their_task(own: dict[str, Any], expected: float, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    paths = {"arm": write_dataset(data / "arm"), "leg": write_dataset(data / "leg", dims=5)}  # an arm is a Point
+    datasets = [{"name": name, "path": str(path)} for name, path in paths.items()]
+    datasets[0] |= own
+    groups = [{"name": "all", "weight": 1, "discount": 0.9, "datasets": datasets}]
+    run = start(
+        config(data, mixture={"groups": groups}, objective={"discount": 0.2}, length="2 steps"), tmp_path / "run"
+    )
+    run.train()
+    played: list[EpisodeResult] = []
+    actor = Actor(label="ours", checkpoint=str(tmp_path / "run"))
+    found = evaluate([actor], [POINT], 3, workers=0, on_episode=lambda label, result: played.append(result))
+    assert len(played) == 3
+    for entry, result in zip(found.records, played, strict=True):
+        assert result.values is not None
+        assert entry.predicted == float(result.values[0])
+        rewards = result.episode.reward.astype(np.float64)
+        assert len(rewards) > 2
+        assert entry.achieved == pytest.approx(sum(r * expected**t for t, r in enumerate(rewards)))
+        assert entry.achieved != pytest.approx(sum(r * 0.2**t for t, r in enumerate(rewards)))
+
+
+def push_right(name: str = "right") -> Any:
+    """Return a policy object that always moves to the right."""
+
+    class PushRight:
+        asked = 0
+
+        def act(self, queries: Sequence[Query]) -> list[Reply]:
+            self.asked += len(queries)
+            return [Reply(action=np.array(query.task.action_high, np.float32)) for query in queries]
+
+    policy = PushRight()
+    policy.name = name  # type: ignore[attr-defined]
+    return policy
+
+
+def test_a_mapping_gives_labels_to_behaviours_and_policies() -> None:
+    found = evaluate({"mine": push_right(), "luck": "random"}, [POINT], 2, workers=0, command="by hand")
+    assert [(entry.actor, entry.index) for entry in found.records] == [
+        ("mine", 0),
+        ("mine", 1),
+        ("luck", 0),
+        ("luck", 1),
+    ]
+    assert found.finished
+    assert list(found.summaries) == ["mine", "luck"]
+    assert found.differences[0].pairs == 2
+    assert found.document["settings"]["actors"] == {"mine": {"policy": "right"}, "luck": {"behaviour": "random"}}
+    assert found.document["command"] == "by hand"
+    with pytest.raises(ValueError, match="randon"):
+        evaluate({"luck": "randon"}, [POINT], 2)
+    with pytest.raises(ValueError, match="expected a behaviour, a checkpoint or a policy"):
+        Actor(label="nobody")
+
+
+def test_what_is_known_is_not_played_again_and_no_policy_is_loaded_for_nothing() -> None:
+    policy = push_right()
+    first = evaluate({"mine": policy}, [POINT], 2, workers=0)
+    assert policy.asked
+    lazy = Actor(label="mine", policy=lambda: pytest.fail("nothing is missing"))
+    again = evaluate([lazy], [POINT], 2, workers=0, known=first.records)
+    assert again.records == first.records
+    more = evaluate([Actor(label="mine", policy=push_right)], [POINT], 3, workers=0, known=first.records)
+    assert more.records[:2] == first.records
+    assert len(more.records) == 3
+
+
+def test_a_caller_can_stop_an_evaluation_and_go_on(tmp_path: Path) -> None:
+    """What is finished stays in the journal; the document appears when all is."""
+    path, seen = tmp_path / "a.json", list[tuple[str, int, int]]()
+    options: dict[str, Any] = {"workers": 0, "journal": path, "progress": lambda *counts: seen.append(counts)}
+    part = evaluate({"mine": push_right()}, [POINT], 3, should_stop=lambda: len(seen) == 3, **options)
+    assert not part.finished
+    assert seen == [("mine", 0, 3), ("mine", 1, 3), ("mine", 2, 3)]
+    assert part.records == read(path)[1]
+    assert not path.exists()
+    whole = evaluate({"mine": push_right()}, [POINT], 3, **options)
+    assert whole.finished
+    assert whole.records[:2] == part.records
+    assert path.exists()
+    with pytest.raises(ValueError, match="3 or more, found 2"):
+        evaluate({"mine": push_right()}, [POINT], 2, **options)
+
+
+def test_ctrl_c_hands_over_what_was_finished() -> None:
+    def stop(label: str, result: EpisodeResult) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        evaluate({"mine": push_right()}, [POINT], 3, workers=0, on_episode=stop)
+    assert isinstance(stopped.value, EvaluationInterruptedError)
+    assert len(stopped.value.evaluation.records) == 1
+    assert not stopped.value.evaluation.finished
+
+
+def test_the_document_takes_what_a_caller_says_of_an_actor(tmp_path: Path) -> None:
+    """A checkpoint in a folder that may move has a relative path there."""
+    small_model().save_pretrained(tmp_path / "run")
+    actor = Actor(label="ours", checkpoint=str(tmp_path / "run"), policy=push_right(), about={"checkpoint": "run"})
+    found = evaluate([actor], [POINT], 1, workers=0).document["settings"]["actors"]["ours"]
+    assert found["checkpoint"] == "run"
+    assert len(found["fingerprint"]) == 12
+
+
+def test_workers_stay_for_the_next_evaluation() -> None:
+    with PersistentWorkers() as workers:
+        found = [
+            evaluate({"luck": "random"}, [POINT], 2, workers=1, envs_per_worker=1, persistent_workers=workers)
+            for _ in range(2)
+        ]
+    assert found[0].records == found[1].records
+
+
+def test_evaluation_during_training() -> None:
+    config, counts = EvaluationConfig(tasks=(POINT,), trials=3, workers=0), list[tuple[int, int]]()
+    evaluator = TrainingEvaluator()
+    evaluator.check(config, [])
+    assert [spec.name for spec in evaluator.specs(config, [])] == [POINT]
+
+    def run(stop: bool) -> dict[str, float] | None:
+        return evaluator(push_right(), config, progress=lambda *x: counts.append(x), should_stop=lambda: stop)
+
+    found, expected = run(stop=False), evaluate({"mine": push_right()}, [POINT], 3, seed=config.seed, workers=0)
+    assert found is not None
+    assert found[f"evaluation/{POINT}/return"] == expected.summaries["mine"].overall.returns.mean
+    assert found["evaluation/all/return"] == expected.summaries["mine"].overall.returns.mean
+    assert counts == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert run(stop=True) is None
