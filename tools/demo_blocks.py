@@ -1,23 +1,26 @@
-"""Blocks of `pac demo`: its table of several seeds, its cost, its drawing."""
+"""Blocks of a page that are made from `pac demo`: the table of several seeds, their cost, a drawing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pac.evaluation import Estimate, best
 from pac.evaluation.intervals import mean_interval, stratified_mean, wilson
 from pac.evaluation.tables import Cell, Grid, markdown, show
-from tools.episode_blocks import PageBlock, drawn, panel, read_json
+from tools.archive import Document, Folder, read_document
+from tools.episode_blocks import PageBlock, drawn, panel
+
+DEMO = "demo.json"
+DATA = "the data"  # episodes of the dataset: the table shows them, but they do not compete
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Demo:
-    """`demo.json` of several seeds: a score a trial, 100 or 0 where a world knows success, else percent of expert."""
+    """`demo.json` of several seeds. An episode scores 100 or 0 for success, or its percent of expert."""
 
-    documents: dict[int, dict[str, Any]]  # by seed
+    documents: dict[int, Document]  # by seed
     experts: Mapping[str, float]
 
     @property
@@ -25,12 +28,12 @@ class Demo:
         return list(next(iter(self.documents.values()))["scores"])
 
     def scores(self, method: str, seeds: Iterable[int] | None = None) -> dict[str, np.ndarray]:
-        """By task, of these seeds or of all together."""
+        """Return the scores of a method by task, over some seeds or all."""
         each = [self.documents[seed]["scores"][method] for seed in seeds or self.documents]
         return {task: np.concatenate([np.array(one[task], np.float64) for one in each]) for task in each[0]}
 
     def rows(self, scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-        """As `pac demo` counts: tasks weigh the same where they are pooled."""
+        """Return an estimate of each task and of all. Tasks weigh the same where they are pooled."""
         made = {task: self._task(task, values) for task, values in scores.items()}
         name = f"pooled, {len(scores)} tasks"
         return made | ({name: _stratified(list(scores.values()))} if len(scores) > 1 else {})
@@ -39,7 +42,7 @@ class Demo:
         mean = float(values.mean())
         if task in self.experts:
             low, high = mean_interval(values)
-            return Estimate(mean=mean, low=low, high=high, n=len(values), method="standard error over trials")
+            return Estimate(mean=mean, low=low, high=high, n=len(values), method="standard error over episodes")
         low, high = (100 * end for end in wilson(int((values > 50).sum()), len(values)))
         return Estimate(mean=mean, low=low, high=high, n=len(values), method="Wilson")
 
@@ -47,13 +50,14 @@ class Demo:
 def _stratified(groups: Sequence[np.ndarray]) -> Estimate:
     low, high = stratified_mean(groups)
     mean = float(np.mean([group.mean() for group in groups]))
-    return Estimate(mean=mean, low=low, high=high, n=sum(map(len, groups)), method="standard error over trials")
+    return Estimate(mean=mean, low=low, high=high, n=sum(map(len, groups)), method="standard error over episodes")
 
 
 def read_demo(paths: Sequence[Path]) -> Demo:
-    documents, kinds = dict[int, dict[str, Any]](), list[Any]()
+    """Read several seeds of the demo, each from its `demo.json` or from the Parquet file that holds it."""
+    documents, kinds = dict[int, Document](), []
     for path in paths:
-        document = read_json(path)
+        document = Folder(path).read(DEMO) if path.suffix == ".parquet" else read_document(path)
         try:
             seed, shape = document["settings"]["seed"], {m: list(t) for m, t in document["scores"].items()}
             kinds.append(({**document["settings"], "seed": None}, document["experts"], shape))
@@ -68,65 +72,63 @@ def read_demo(paths: Sequence[Path]) -> Demo:
 
 
 def table(found: Demo) -> str:
-    """Tasks over all seeds, then all tasks seed by seed, then differences of pairs seed by seed."""
-    title = "Success, or percent of expert (95%: Wilson; standard error over trials)"
+    """Return three tables: tasks over all seeds, seeds over all tasks, and differences of pairs seed by seed."""
+    title = "Success, or percent of expert (95%: Wilson; standard error over episodes)"
     every = {method: found.rows(found.scores(method)) for method in found.methods}
-    lines = [_demo_line(place, {method: rows[place] for method, rows in every.items()}) for place in every["PAC"]]
+    lines = [_line(place, {method: rows[place] for method, rows in every.items()}) for place in every["PAC"]]
     last = next(reversed(every["PAC"]))
     each = []
     for seed in found.documents:
         rows = {method: found.rows(found.scores(method, [seed])) for method in found.methods}
-        each.append(_demo_line(f"seed {seed}", {method: made[last] for method, made in rows.items()}))
+        each.append(_line(f"seed {seed}", {method: made[last] for method, made in rows.items()}))
     pairs = [(a, b) for a in ("PAC", "PAC+V") for b in ("filtered BC", "BC+Q")]
     apart: list[list[Cell]] = []
     for seed in found.documents:
-        cells = [_apart(found.scores(a, [seed]), found.scores(b, [seed])) for a, b in pairs]
+        cells = [_difference(found.scores(a, [seed]), found.scores(b, [seed])) for a, b in pairs]
         apart.append([(f"seed {seed}", False), *((show(e), e.low > 0 or e.high < 0) for e in cells)])
     names = [f"{a} - {b}" for a, b in pairs]
+    count = len(found.documents)
     return markdown(
         [
-            Grid(f"{title}, {_plural(len(found.documents), 'seed')} together", ["task", *found.methods], lines, 1),
+            Grid(f"{title}, {count} seed{'s' * (count != 1)} pooled", ["task", *found.methods], lines, 1),
             Grid(f"{last}, seed by seed", ["", *found.methods], each),
             Grid("Differences over the same initial states, pooled; bold where 0 is outside", ["", *names], apart),
         ]
     )
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _demo_line(name: str, estimates: Mapping[str, Estimate]) -> list[Cell]:
-    """The data itself is no contestant."""
-    top = best({method: entry for method, entry in estimates.items() if method != "the data"})
+def _line(name: str, estimates: Mapping[str, Estimate]) -> list[Cell]:
+    top = best({method: entry for method, entry in estimates.items() if method != DATA})
     return [(name, False), *((show(entry), method in top) for method, entry in estimates.items())]
 
 
-def _apart(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Estimate:
+def _difference(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Estimate:
     return _stratified([first[task] - second[task] for task in first])
 
 
 def cost(found: Demo) -> str:
+    """Return a table of the minutes that each seed took, and the commands."""
+    parts = {"data": "data", "training": "training", "trials": "evaluation"}
     header = [
         "",
         "episodes a task",
         "updates",
-        "trials a task",
-        *(f"minutes: {k}" for k in ("data", "training", "trials")),
+        "evaluation episodes a task",
+        *(f"minutes: {k}" for k in parts.values()),
     ]
     lines, commands = list[list[Cell]](), []
     for seed, document in found.documents.items():
         about, seconds = document["settings"], document["seconds"]
         counts = [f"{about[name]:,}" for name in ("episodes", "steps", "trials")]
-        times = [f"{seconds[name] / 60:.1f}" for name in ("data", "training", "trials")]
+        times = [f"{seconds[name] / 60:.1f}" for name in parts]
         lines.append([(text, False) for text in (f"seed {seed}", *counts, *times)])
         commands.append(document["command"])
-    return markdown(
-        [Grid("Cost: what was made already is not counted again", header, lines)], command="\n".join(commands)
-    )
+    title = "Cost: work that an earlier call had done is not counted"
+    return markdown([Grid(title, header, lines)], command="\n".join(commands))
 
 
 def bars(found: Demo, name: str) -> PageBlock:
+    """Draw bars of each method: a panel for all tasks, then one a task."""
     every = {method: found.rows(found.scores(method)) for method in found.methods}
     each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
     panels = []

@@ -1,12 +1,15 @@
-"""Make the tables and drawings of a Markdown page from the files of episodes beside it.
+"""Make the tables and drawings of Markdown pages from the files of episodes beside them.
 
-    python -m tools.refresh results/README.md
+    python -m tools.refresh results/README.md results/study/*.md
 
-    <!-- pac: table study/poor.json -->
-    what stands here is made anew
+A block of a page lies between two comments:
+
+    <!-- pac: table vision.parquet -->
+    the table, made anew
     <!-- end -->
 
-All else is left as it is. Nothing is written unless every block could be made.
+Paths begin at the page's folder. All other text stays. Nothing is written unless every block of the page could be made.
+docs/report.md lists the kinds of blocks.
 """
 
 import argparse
@@ -20,29 +23,32 @@ from typing import Any
 
 from pac.config import suggest
 from pac.evaluation.tables import Cell, Grid, markdown
-from pac.files import write_atomically as write_text
+from pac.files import write_atomically
 from tools import demo_blocks, episode_blocks, round_blocks
-from tools.demo_blocks import Demo, read_demo
-from tools.episode_blocks import PageBlock, Trials, read_json, read_trials
+from tools.archive import Document, Folder, read_document
+from tools.demo_blocks import DEMO, Demo, read_demo
+from tools.episode_blocks import PageBlock
+from tools.results import Results, read_results
 from tools.round_blocks import Improvement, read_improvement
 
 END = "<!-- end -->"
 TASKS, EXPERTS = "tasks=", "experts="
+PAPER = "paper.json"
 _OPENS = re.compile(r"<!--\s*pac\b")
 _BEGIN = re.compile(r"<!-- pac: (.+) -->")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A block of a page: lines from its mark to its end, counted from 0, both with."""
+    """A block of a page, from the line of its mark to the line of its end. Lines count from 0."""
 
-    words: tuple[str, ...]  # kind, then what it is made from
+    words: tuple[str, ...]  # the kind, then its files and options
     first: int
     last: int
 
 
 def find_blocks(lines: list[str], name: str) -> list[Place]:
-    """In order. What stands in a code fence outside of blocks is an example, not a block."""
+    """Return the blocks of a page in order. A code fence outside of blocks holds examples, not blocks."""
     found: list[Place] = []
     begun: tuple[int, tuple[str, ...]] | None = None
     fence = ""
@@ -55,9 +61,9 @@ def find_blocks(lines: list[str], name: str) -> list[Place]:
         elif _OPENS.match(text):
             if begun is not None:
                 raise ValueError(f"{where}: expected {END} of the block in line {begun[0] + 1} first, found {text!r}.")
-            if not (given := _BEGIN.fullmatch(text)):
+            if not (block := _BEGIN.fullmatch(text)):
                 raise ValueError(f"{where}: expected `<!-- pac: KIND FILE -->` alone in a line, found {text!r}.")
-            begun = number, tuple(_split(given[1], where))
+            begun = number, tuple(_split(block[1], where))
         elif text == END:
             if begun is None:
                 raise ValueError(f"{where}: expected `<!-- pac: KIND FILE -->` before {END}, found none.")
@@ -75,37 +81,46 @@ def _split(text: str, where: str) -> list[str]:
         raise ValueError(f"{where}: expected words, found {text!r} ({error}).") from error
 
 
-class Shelf:
-    """The page's folder. What several blocks name is read once."""
+class Sources:
+    """The files below a page's folder. A file that several blocks name is read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._trials: dict[tuple[tuple[Path, ...], tuple[str, ...], Path | None], Trials] = {}
+        self._documents: dict[Path, Document] = {}
+        self._results: dict[tuple[tuple[Path, ...], tuple[str, ...], Path | None], Results] = {}
         self._demos: dict[tuple[Path, ...], Demo] = {}
         self._improvements: dict[Path, Improvement] = {}
 
     def paths(self, words: Sequence[str]) -> tuple[Path, ...]:
-        """A pattern stands for all files it fits, in order."""
+        """Return the paths that words name. A pattern gives all files that match, in order."""
         if not words:
             raise ValueError("expected a file after the block's kind, found none.")
         found: list[Path] = []
         for word in words:
-            fits = sorted(self.folder.glob(word)) if any(mark in word for mark in "*?[") else [self.folder / word]
-            if not fits:
-                raise ValueError(f"expected files that fit {word!r} in {self.folder}, found none.")
-            found += fits
+            matching = sorted(self.folder.glob(word)) if any(mark in word for mark in "*?[") else [self.folder / word]
+            if not matching:
+                raise ValueError(f"expected files that match {word!r} in {self.folder}, found none.")
+            found += matching
         return tuple(found)
 
-    def trials(self, words: Sequence[str]) -> Trials:
-        """`tasks=NAME,NAME` among the files leaves out all others; `experts=FILE` is another table of what 100% is."""
-        tasks = tuple(task for some in _given(words, TASKS) for task in some.split(","))
-        others = _given(words, EXPERTS)
+    def results(self, words: Sequence[str]) -> Results:
+        """Return the rows of files. `tasks=NAME,NAME` keeps some tasks; `experts=FILE` is another table of experts."""
+        tasks = tuple(task for some in _values(words, TASKS) for task in some.split(","))
+        others = _values(words, EXPERTS)
         if len(others) > 1:
             raise ValueError(f"expected one {EXPERTS}FILE, found {len(others)}.")
         asked = self.paths(_files(words)), tasks, self.folder / others[0] if others else None
-        if asked not in self._trials:
-            self._trials[asked] = read_trials(*asked)
-        return self._trials[asked]
+        if asked not in self._results:
+            paths, tasks, experts = asked
+            if twice := [path for i, path in enumerate(paths) if path in paths[:i]]:
+                raise ValueError(f"expected each file once, found {twice[0]} twice.")
+            self._results[asked] = read_results({path: self.document(path) for path in paths}, tasks, experts)
+        return self._results[asked]
+
+    def document(self, path: Path) -> Document:
+        if path not in self._documents:
+            self._documents[path] = read_document(path)
+        return self._documents[path]
 
     def demo(self, words: Sequence[str]) -> Demo:
         paths = self.paths(words)
@@ -120,68 +135,70 @@ class Shelf:
                 self._improvements[path] = read_improvement(path)
         return [self._improvements[path] for path in paths]
 
-    def holds_demo(self, words: Sequence[str]) -> bool:
-        paths = self.paths(_files(words))
-        return paths in self._demos or "scores" in read_json(paths[0])
+    def has_demo(self, words: Sequence[str]) -> bool:
+        path = self.paths(_files(words))[0]
+        return path.name == DEMO or (path.suffix == ".parquet" and path.exists() and Folder(path).has(DEMO))
 
 
 def _files(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith((TASKS, EXPERTS))]
 
 
-def _given(words: Sequence[str], option: str) -> list[str]:
+def _values(words: Sequence[str], option: str) -> list[str]:
     return [word.removeprefix(option) for word in words if word.startswith(option)]
 
 
-def _of_trials(make: Callable[[Trials], str]) -> Callable[[Shelf, Sequence[str]], PageBlock]:
-    def block(shelf: Shelf, words: Sequence[str]) -> PageBlock:
-        other = "".join(f"\n- 100%: `{name}`.\n" for name in _given(words, EXPERTS))
-        return PageBlock(text=make(shelf.trials(words)).rstrip("\n") + "\n" + other)
+# ---------------------------------------------------------------------------------------------------- kinds of blocks
+
+Maker = Callable[[Sources, Sequence[str]], PageBlock]
+
+
+def _of_results(make: Callable[[Results], str]) -> Maker:
+    def block(sources: Sources, words: Sequence[str]) -> PageBlock:
+        other = "".join(f"\n- 100%: `{name}`.\n" for name in _values(words, EXPERTS))
+        return PageBlock(text=make(sources.results(words)).rstrip("\n") + "\n" + other)
 
     return block
 
 
-def _demo(shelf: Shelf, words: Sequence[str]) -> PageBlock:
-    return PageBlock(text=demo_blocks.table(shelf.demo(words)))
+def _demo(sources: Sources, words: Sequence[str]) -> PageBlock:
+    return PageBlock(text=demo_blocks.table(sources.demo(words)))
 
 
-def _cost(shelf: Shelf, words: Sequence[str]) -> PageBlock:
-    return PageBlock(
-        text=demo_blocks.cost(shelf.demo(words))
-        if shelf.holds_demo(words)
-        else episode_blocks.cost(shelf.trials(words))
-    )
+def _cost(sources: Sources, words: Sequence[str]) -> PageBlock:
+    if sources.has_demo(words):
+        return PageBlock(text=demo_blocks.cost(sources.demo(words)))
+    return PageBlock(text=episode_blocks.cost(sources.results(words)))
 
 
-def _bars(shelf: Shelf, words: Sequence[str]) -> PageBlock:
+def _bars(sources: Sources, words: Sequence[str]) -> PageBlock:
     name = _name(words)
-    return (
-        demo_blocks.bars(shelf.demo(words), name)
-        if shelf.holds_demo(words)
-        else episode_blocks.bars(shelf.trials(words), name)
-    )
+    if sources.has_demo(words):
+        return demo_blocks.bars(sources.demo(words), name)
+    return episode_blocks.bars(sources.results(words), name)
 
 
-def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Callable[[Shelf, Sequence[str]], PageBlock]:
-    return lambda shelf, words: PageBlock(text=make(shelf.improvements(words)))
+def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Maker:
+    return lambda sources, words: PageBlock(text=make(sources.improvements(words)))
 
 
-def _curves(shelf: Shelf, words: Sequence[str]) -> PageBlock:
-    return round_blocks.curves(shelf.improvements(words), _name(words))
+def _curves(sources: Sources, words: Sequence[str]) -> PageBlock:
+    return round_blocks.curves(sources.improvements(words), _name(words))
 
 
-def _paper(shelf: Shelf, words: Sequence[str]) -> PageBlock:
+def _paper(sources: Sources, words: Sequence[str]) -> PageBlock:
     if len(words) != 1:
-        raise ValueError(f"expected one key of paper.json, found {len(words)}.")
-    where = shelf.folder / "paper.json"
-    return PageBlock(text=paper_table(read_json(where), words[0], where))
+        raise ValueError(f"expected one key of {PAPER}, found {len(words)}.")
+    folders = (sources.folder, sources.folder.parent)
+    path = next((folder / PAPER for folder in folders if (folder / PAPER).exists()), sources.folder / PAPER)
+    return PageBlock(text=paper_table(read_document(path), words[0], path))
 
 
-def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
-    """The paper's numbers, as printed."""
+def paper_table(document: Mapping[str, Any], key: str, path: Path) -> str:
+    """Return a table of the paper's numbers as printed."""
     known = document.get("numbers", {})
     if key not in known:
-        raise ValueError(f"expected a key of {where}, found {key!r}. Keys: {', '.join(known)}.")
+        raise ValueError(f"expected a key of {path}, found {key!r}. Keys: {', '.join(known)}.")
     about = known[key]
     lines: list[list[Cell]] = []
     for entry in about["entries"]:
@@ -192,18 +209,19 @@ def paper_table(document: Mapping[str, Any], key: str, where: Path) -> str:
 
 
 def _name(words: Sequence[str]) -> str:
-    """Of a drawing: from the paths as they were given, and how many tasks where they are named."""
-    some = [f"{names.count(',') + 1}-tasks" for names in _given(words, TASKS)]
-    bare = [re.sub(r"\.json$", "", word) for word in _files(words) + _given(words, EXPERTS)] + some
-    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in bare)
+    """Return a drawing's name: the paths without their ends, and how many tasks where these are named."""
+    some = [f"{names.count(',') + 1}-tasks" for names in _values(words, TASKS)]
+    bare = [re.sub(r"\.(json|parquet)$", "", word) for word in _files(words) + _values(words, EXPERTS)] + some
+    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in bare)
 
 
-KINDS: dict[str, Callable[[Shelf, Sequence[str]], PageBlock]] = {
-    "table": _of_trials(episode_blocks.table),
-    "pooled": _of_trials(episode_blocks.pooled),
-    "seeds": _of_trials(episode_blocks.seeds),
-    "differences": _of_trials(episode_blocks.differences),
-    "experts": _of_trials(episode_blocks.experts),
+KINDS: dict[str, Maker] = {
+    "table": _of_results(episode_blocks.table),
+    "returns": _of_results(episode_blocks.returns),
+    "pooled": _of_results(episode_blocks.pooled),
+    "seeds": _of_results(episode_blocks.seeds),
+    "differences": _of_results(episode_blocks.differences),
+    "experts": _of_results(episode_blocks.experts),
     "cost": _cost,
     "bars": _bars,
     "demo": _demo,
@@ -215,7 +233,7 @@ KINDS: dict[str, Callable[[Shelf, Sequence[str]], PageBlock]] = {
 
 
 def refreshed(page: Path) -> dict[Path, str]:
-    """The files as they should be: drawings, and the page itself last."""
+    """Return the files of a page with their new content: its drawings, and the page itself last."""
     try:
         lines = page.read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -223,14 +241,14 @@ def refreshed(page: Path) -> dict[Path, str]:
     places = find_blocks(lines, str(page))
     if not places:
         raise ValueError(f"{page}: expected blocks such as `<!-- pac: table FILE -->` ... `{END}`, found none.")
-    files, shelf = dict[Path, str](), Shelf(page.parent)
+    files, sources = dict[Path, str](), Sources(page.parent)
     for place in reversed(places):
         kind, *words = place.words
         where = f"{page}, line {place.first + 1}"
         if kind not in KINDS:
             raise ValueError(f"{where}: expected a kind of block, found {kind!r}.{suggest(kind, KINDS)}")
         try:
-            block = KINDS[kind](shelf, words)
+            block = KINDS[kind](sources, words)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         lines[place.first + 1 : place.last] = ["", *block.text.rstrip("\n").split("\n"), ""]
@@ -239,18 +257,18 @@ def refreshed(page: Path) -> dict[Path, str]:
 
 
 def refresh(page: Path) -> list[Path]:
-    """Write what is not so already, each file at once or not at all; returns what was written."""
+    """Write the files that changed, each whole or not at all. Return them."""
     changed = [(path, text) for path, text in refreshed(page).items() if not path.is_file() or path.read_text() != text]
     for path, text in changed:
         try:
-            write_text(path, text)
+            write_atomically(path, text)
         except OSError as error:
             raise ValueError(f"{path}: expected a file to write to, found {error}.") from error
     return [path for path, _ in changed]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.refresh", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.refresh", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("page", type=Path, nargs="+", help="Markdown page with blocks, written in place")
     args = parser.parse_args(arguments)
     try:

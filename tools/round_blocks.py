@@ -1,8 +1,7 @@
-"""Blocks of `pac improve`: its rounds one by one, several improvements beside each other, their curves.
+"""Blocks of a page that are made from `pac improve`: rounds, improvements beside each other, curves.
 
-Scores are computed from the trials of each round's evaluation. The gate's words are those of the record: they are what
-was decided by. `final.json` beside `improve.json`, where there is one, is the `pac evaluate` of the promoted policy on
-initial states it was not chosen by.
+Scores are computed from the episodes of each round's evaluation. The gate's reasons are quoted from the record.
+`final.json`, where there is one, is the `pac evaluate` of the promoted policy on other initial states.
 """
 
 import html
@@ -18,11 +17,13 @@ from pac.evaluation import Estimate, Summary
 from pac.evaluation.compare import FEW_TRIALS
 from pac.evaluation.tables import METRICS, Cell, Grid, markdown, show
 from pac.report import charts
-from tools.episode_blocks import UNITS, PageBlock, Trials, read_json, read_trials
+from tools.archive import Document, Folder
+from tools.episode_blocks import UNITS, PageBlock
+from tools.results import Results, read_results
 
-FINAL = "final.json"
+IMPROVE, FINAL = "improve.json", "final.json"
 ENDS = {
-    "mastered": "Ended when every target had reached mastery, by the trials of its rounds.",
+    "mastered": "Ended when every target had reached mastery, by the episodes of its rounds.",
     "budget": "Ended with its rounds.",
     "waiting": "Waits for data.",
 }
@@ -31,10 +32,10 @@ ENDS = {
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Improvement:
     name: str
-    document: dict[str, Any]  # improve.json
-    tasks: list[str]  # targets, then those not to be forgotten
+    document: Document  # improve.json
+    tasks: list[str]  # targets, then tasks that must not get worse
     rounds: list[Summary]
-    final: Summary | None  # of the promoted policy, on other initial states
+    final: Summary | None  # the promoted policy on other initial states
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -48,11 +49,11 @@ class Improvement:
 
     @property
     def mastery(self) -> float:
-        """In percent."""
+        """The success or the percent of expert at which a task is mastered, in percent."""
         return 100 * float(self.settings["mastery"])
 
     def metric(self, task: str) -> str:
-        """As the gate scores: success where the world defines it, else percent of expert, else the return."""
+        """Return the metric of the gate: success where the task defines it, else percent of expert, else return."""
         row = self.rounds[0].tasks[task]
         return "success" if row.success else "percent" if row.percent else "return"
 
@@ -67,7 +68,7 @@ class Improvement:
         return Estimate(mean=ends[0], low=ends[1], high=ends[2], n=found.n, method=found.method)
 
     def best(self, task: str) -> Estimate:
-        """Of the promoted rounds."""
+        """Return the best score of a promoted round."""
         kept = [s for s, entry in zip(self.rounds, self.entries, strict=True) if entry["promoted"]]
         return max((self.score(summary, task) for summary in kept), key=lambda estimate: estimate.mean)
 
@@ -75,50 +76,55 @@ class Improvement:
         return sum(sum(entry["seconds"].values()) for entry in self.entries)
 
 
-def read_improvement(folder: Path) -> Improvement:
-    path = folder / "improve.json"
-    document = read_json(path)
+def read_improvement(path: Path) -> Improvement:
+    """Read an improvement from the folder of `pac improve`, or from the Parquet file that holds its documents."""
+    folder = Folder(path)
+    where = path / IMPROVE
+    document = folder.read(IMPROVE)
     try:
         tasks = [*document["tasks"], *document["others"]]
         entries = document["rounds"]
-        evaluations = [folder / entry["evaluation"] for entry in entries]
+        evaluations = [entry["evaluation"] for entry in entries]
         labels = [f"round {entry['round']}" for entry in entries]
         promoted = [entry["promoted"] for entry in entries]
         for entry in entries:
             _ = entry["start"], entry["episodes"], entry["steps"], entry["reason"], entry["seconds"]
         _ = document["config"]["improve"]["mastery"], document["config"]["recipe"]["model"]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: expected the improve.json of `pac improve`, found {error!r}.") from error
+        raise ValueError(f"{where}: expected the improve.json of `pac improve`, found {error!r}.") from error
     if not any(promoted):
-        raise ValueError(f"{path}: expected a promoted round, found none in {len(entries)} rounds.")
-    found = read_trials(evaluations)
+        raise ValueError(f"{where}: expected a promoted round, found none in {len(entries)} rounds.")
+    found = read_results({path / name: folder.read(name) for name in evaluations})
     summaries = found.summaries()
-    for label, evaluation in zip(labels, evaluations, strict=True):
+    for label, name in zip(labels, evaluations, strict=True):
         if label not in summaries or (lacking := set(tasks) - set(summaries[label].tasks)):
             what = "none" if label not in summaries else f"none of {min(lacking)}"
-            raise ValueError(f"{evaluation}: expected trials of {label!r}, found {what}.")
+            raise ValueError(f"{path / name}: expected episodes of {label!r}, found {what}.")
     last = max(i for i, kept in enumerate(promoted) if kept)
-    final = _final(folder / FINAL, found, labels[last], last, tasks) if (folder / FINAL).exists() else None
+    final = _final(folder, found, labels[last], last, tasks) if folder.has(FINAL) else None
     rounds = [summaries[label] for label in labels]
     return Improvement(name=folder.name, document=document, tasks=tasks, rounds=rounds, final=final)
 
 
-def _final(path: Path, rounds: Trials, label: str, last: int, tasks: Sequence[str]) -> Summary:
-    """It must be of the promoted policy, under the rules of the rounds, from other initial states."""
-    found = read_trials([path])
+def _final(folder: Folder, rounds: Results, label: str, last: int, tasks: Sequence[str]) -> Summary:
+    """Return the final evaluation. It must have the promoted policy, the rules of the rounds and other states."""
+    path = folder.path / FINAL
+    found = read_results({path: folder.read(FINAL)})
     summaries = found.summaries()
     if len(summaries) != 1 or (lacking := set(tasks) - set(next(iter(summaries.values())).tasks)):
-        what = f"{len(summaries)} actors" if len(summaries) != 1 else f"no trials of {min(lacking)}"
-        raise ValueError(f"{path}: expected trials of the promoted policy in every task, found {what}.")
+        what = f"{len(summaries)} actors" if len(summaries) != 1 else f"no episodes of {min(lacking)}"
+        raise ValueError(f"{path}: expected episodes of the promoted policy in every task, found {what}.")
     old, new = rounds.documents[last]["settings"], found.documents[0]["settings"]
     if new["seed"] == old["seed"]:
         raise ValueError(f"{path}: expected another seed than the rounds' {old['seed']}, found the same.")
     if wrong := [name for name in ("max_steps", "stop_at_success") if new[name] != old[name]]:
         raise ValueError(f"{path}: expected {wrong[0]} of the rounds, {old[wrong[0]]}, found {new[wrong[0]]}.")
-    wanted = old["actors"].get(label, {}).get("fingerprint")
-    given = [actor.get("fingerprint") for actor in new["actors"].values()]
-    if given != [wanted]:
-        raise ValueError(f"{path}: expected the promoted policy of {label}, fingerprint {wanted}, found {given}.")
+    expected = old["actors"].get(label, {}).get("fingerprint")
+    fingerprints = [actor.get("fingerprint") for actor in new["actors"].values()]
+    if fingerprints != [expected]:
+        raise ValueError(
+            f"{path}: expected the promoted policy of {label}, fingerprint {expected}, found {fingerprints}."
+        )
     if found.experts != rounds.experts:
         raise ValueError(f"{path}: expected the experts of the rounds, {rounds.experts}, found {found.experts}.")
     return next(iter(summaries.values()))
@@ -128,7 +134,7 @@ def _final(path: Path, rounds: Trials, label: str, last: int, tasks: Sequence[st
 
 
 def rounds(found: Sequence[Improvement]) -> str:
-    """A table an improvement, a line a round."""
+    """Return a table for each improvement, with a line a round."""
     return "\n".join(_rounds(one) for one in found)
 
 
@@ -144,7 +150,7 @@ def _rounds(one: Improvement) -> str:
         cells += [" / ".join(f"{entry['seconds'].get(name, 0.0):.0f}" for name in times)]
         lines.append([(cell, False) for cell in cells])
     if one.final is not None:
-        head = [f"other initial states, {_trials(one.final)}", "", "", ""]
+        head = [f"other initial states, {_counts(one.final)}", "", "", ""]
         cells = [*head, *(show(one.score(one.final, task)) for task in one.tasks), "", "", ""]
         lines.append([(cell, False) for cell in cells])
     title = f"{one.name} (95%: {'; '.join(dict.fromkeys(one.score(one.rounds[0], t).method for t in one.tasks))})"
@@ -152,22 +158,22 @@ def _rounds(one: Improvement) -> str:
 
 
 def _start(start: str) -> str:
-    """`rounds/007/train/checkpoints/024000` is round 7."""
+    """Return `round 7` for rounds/007/train/checkpoints/024000."""
     found = re.match(r"rounds/(\d+)/", start)
     return f"round {int(found[1])}" if found else start
 
 
 def _reason(reason: str) -> str:
-    """The numbers of the gate's words: what they mean stands beside them."""
+    """Return the numbers of the gate's reason. The column beside them says what was decided."""
     parts = re.findall(r"(\w+) [^:;]*: ([^;]*?) points", reason)
     if not parts:
         return "" if reason.startswith("the first") else reason
     return "; ".join(text if len(parts) == 1 else f"{scope} {text}" for scope, text in parts)
 
 
-def _trials(summary: Summary) -> str:
+def _counts(summary: Summary) -> str:
     counts = sorted({row.trials for row in summary.tasks.values()})
-    return f"{'/'.join(f'{count:,}' for count in counts)} trials{' a task' * (len(summary.tasks) > 1)}"
+    return f"{'/'.join(f'{count:,}' for count in counts)} episodes{' a task' * (len(summary.tasks) > 1)}"
 
 
 def _notes(one: Improvement) -> Iterator[str]:
@@ -192,8 +198,8 @@ def _weak(one: Improvement, summary: Summary, task: str) -> bool:
 
 
 def improvements(found: Sequence[Improvement]) -> str:
-    """A line a task: where it began, what it reached, what that took. Then how each was run."""
-    header = ["task", "of", "round 0", "best promoted", "other initial states", "trials", "reached"]
+    """Return a table with a line a task (start, best, final, cost), and a table of settings."""
+    header = ["task", "of", "round 0", "best promoted", "other initial states", "final episodes", "reached"]
     header += ["rounds", "refused", "updates", "episodes in rounds", "minutes"]
     names = [task for one in found for task in one.tasks]
     lines: list[list[Cell]] = []
@@ -224,13 +230,14 @@ def improvements(found: Sequence[Improvement]) -> str:
 
 
 def _how(found: Sequence[Improvement]) -> Grid:
-    """Settings; improvements that share them share a line."""
+    """Return a table of settings. Improvements with equal settings share a line."""
     header = ["", "size", "data before", "updates of round 0", "then a round", "episodes a round and task"]
-    header += ["trials a task", "rounds at most", "tolerance, points", "discount"]
+    header += ["evaluation episodes a task", "rounds at most", "tolerance, points", "discount"]
     shared: dict[tuple[str, ...], list[str]] = {}
     for one in found:
         settings, recipe = one.settings, one.document["config"]["recipe"]
-        numbers = (settings.get(name) for name in ("episodes", "trials", "rounds"))
+        evaluated = settings.get("evaluation_episodes", settings.get("trials"))
+        numbers = (settings.get("episodes"), evaluated, settings.get("rounds"))
         key = (
             str(recipe["model"].get("size", "-")),
             _before(settings, recipe.get("collect")),
@@ -245,7 +252,7 @@ def _how(found: Sequence[Improvement]) -> Grid:
 
 
 def _before(settings: Mapping[str, Any], collect: Mapping[str, Any] | None) -> str:
-    """What round 0 learns from."""
+    """Return the data that round 0 learns from."""
     parts = [f"{collect['episodes']} episodes a task, {collect['behaviour']}"] if collect else []
     if settings.get("first"):
         parts.append(f"{settings.get('first_episodes') or settings['episodes']} episodes a task, {settings['first']}")
@@ -256,7 +263,7 @@ def _before(settings: Mapping[str, Any], collect: Mapping[str, Any] | None) -> s
 
 
 def curves(found: Sequence[Improvement], name: str) -> PageBlock:
-    """A panel a task. All percentages share an axis, so that panels compare."""
+    """Draw one panel a task. All percentages share an axis, so that panels compare."""
     every = [(one, task, _series(one, task)) for one in found for task in one.tasks]
     shares = [end for one, task, series in every if one.metric(task) != "return" for end in _ends(series)]
     axis = charts.span(np.concatenate([*shares, np.array([0.0, 100.0])])) if shares else None

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from report.made import DOOR, DRAWER, trials, write_evaluation
 
-from pac.evaluation import experts, summarise
-from pac.evaluation import read_evaluation as read
-from pac.evaluation.records import by_actor
-from pac.files import write_json
+from pac.evaluation import EpisodeRecord, experts, summarise
+from pac.evaluation.records import by_actor, write_json
+from tools.archive import Folder, read_document
 from tools.demo_blocks import read_demo
-from tools.episode_blocks import read_trials
 from tools.refresh import END, KINDS, find_blocks, main, refresh, refreshed
+from tools.results import read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS / "README.md"
@@ -70,10 +69,11 @@ def strange_numbers(page: str) -> set[tuple[str, str]]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Some of the page, and what it is made from."""
-    for name in ("study/poor.json", "demo/seed-1/demo.json", "demo/seed-2/demo.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(RESULTS / name, tmp_path / name)
-    page = write_page(tmp_path, "table study/poor.json", "bars study/poor.json", "demo demo/seed-*/demo.json")
+    write_json(tmp_path / "study/poor.json", read_document(RESULTS / "study/poor.parquet"))
+    (tmp_path / "demo").mkdir()
+    shutil.copy(RESULTS / "demo/seed-1.parquet", tmp_path / "demo")
+    write_json(tmp_path / "demo/seed-2.json", Folder(RESULTS / "demo/seed-2.parquet").read("demo.json"))
+    page = write_page(tmp_path, "table study/poor.json", "bars study/poor.json", "demo demo/seed-*")
     assert len(refresh(page)) == 2
     return page
 
@@ -162,16 +162,16 @@ def test_links_of_the_page_lead_somewhere(path: Path, least: int) -> None:
 
 
 def test_the_numbers_of_a_table_counted_by_hand() -> None:
-    document = json.loads((RESULTS / "study/poor.json").read_text())
-    found = [trial["success"] for trial in document["trials"] if re.fullmatch(r"PAC, seed \d", trial["actor"])]
+    episodes = read_document(RESULTS / "study/poor.parquet")["episodes"]
+    found = [episode["success"] for episode in episodes if re.fullmatch(r"PAC, seed \d", episode["actor"])]
     pooled = next(line for line in PAGE.read_text().split("\n") if line.startswith("| pooled, 4 tasks | 600 |"))
     assert f"**{100 * sum(found) / len(found):.1f} [" in pooled
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_demos_numbers_are_those_of_its_trials_and_of_its_own_table(seed: int) -> None:
-    folder = RESULTS / f"demo/seed-{seed}"
-    demo, document = read_demo([folder / "demo.json"]), json.loads((folder / "demo.json").read_text())
+    path = RESULTS / f"demo/seed-{seed}.parquet"
+    demo, document = read_demo([path]), Folder(path).read("demo.json")
     for method in demo.methods:
         rows = demo.rows(demo.scores(method))
         own = document["table"][method]
@@ -181,7 +181,8 @@ def test_the_demos_numbers_are_those_of_its_trials_and_of_its_own_table(seed: in
                 (told["mean"], told["low"], told["high"]), abs=1e-3
             )
     for name in ("metaworld", "control"):
-        for method, records in by_actor(read(folder / f"{name}.json")[1]).items():
+        episodes = Folder(path).read(f"{name}.json")["episodes"]
+        for method, records in by_actor(map(EpisodeRecord.from_json, episodes)).items():
             for task, row in summarise(records, experts=document["experts"]).tasks.items():
                 said = row.percent.mean if row.percent else 100 * row.success.mean if row.success else None
                 assert demo.scores(method)[task].mean() == pytest.approx(said, abs=1e-3)
@@ -194,8 +195,8 @@ def test_one_other_trial_makes_another_page_and_drawing(copy: Path) -> None:
     before = copy.read_text()
 
     def flip(document: dict[str, Any]) -> None:
-        trial = next(t for t in document["trials"] if t["actor"] == "PAC, seed 1" and not t["success"])
-        trial["success"] = True
+        episode = next(e for e in document["episodes"] if e["actor"] == "PAC, seed 1" and not e["success"])
+        episode["success"] = True
 
     change(copy.parent / "study/poor.json", flip)
     assert {path.name for path in refresh(copy)} == {"page.md", "study-poor.svg"}
@@ -206,10 +207,10 @@ def test_one_other_trial_makes_another_page_and_drawing(copy: Path) -> None:
 
 def test_what_a_file_says_of_its_trials_is_not_believed(copy: Path) -> None:
     def boast(document: dict[str, Any]) -> None:
-        document["summary"]["PAC"]["pooled"]["all"]["success"]["mean"] = 0.99
+        document["summary"] = {"PAC": {"pooled": {"all": {"success": {"mean": 0.99}}}}}
 
     change(copy.parent / "study/poor.json", boast)
-    change(copy.parent / "demo/seed-1/demo.json", lambda d: d["table"]["PAC"]["pooled"].update(mean=99.0))
+    change(copy.parent / "demo/seed-2.json", lambda d: d["table"]["PAC"]["pooled"].update(mean=99.0))
     assert refresh(copy) == []
 
 
@@ -242,7 +243,7 @@ def write_study(path: Path, rows: dict[str, int], tasks: tuple[str, ...] = (DOOR
             "row": row.removesuffix(", sampled"),
             "seed": seed,
             "seconds": 60.0 * seed,
-            "trial_seconds": 30.0,
+            "evaluation_seconds": 30.0,
             "steps": 3000,
         }
         for row in rows
@@ -311,11 +312,11 @@ def test_peers_that_were_tried_on_some_tasks_stand_beside_a_study_of_many(tmp_pa
         tmp_path, f"differences study.json peers.json tasks={DOOR}"
     )
     assert "| CQL | 2 |" in made(tmp_path, f"cost study.json peers.json tasks={DOOR}")
-    with pytest.raises(ValueError, match="expected trials under the rules of"):
+    with pytest.raises(ValueError, match="expected episodes under the rules of"):
         made(tmp_path, "table study.json peers.json")  # a study of several rules
-    with pytest.raises(ValueError, match="expected trials under the rules of"):
+    with pytest.raises(ValueError, match="expected episodes under the rules of"):
         made(tmp_path, f"table study.json whole.json tasks={DOOR}")  # peers under others
-    with pytest.raises(ValueError, match=rf"peers.json: expected trials of '{DRAWER}', found none"):
+    with pytest.raises(ValueError, match=rf"peers.json: expected episodes of '{DRAWER}', found none"):
         made(tmp_path, f"table study.json peers.json tasks={DOOR},{DRAWER}")
     with pytest.raises(ValueError, match=r"expected the file .*tasks="):
         made(tmp_path, f"demo tasks={DOOR}")
@@ -334,8 +335,8 @@ def test_suites_are_not_pooled_with_each_other(tmp_path: Path) -> None:
 
     def no_success(document: dict[str, Any]) -> None:
         document["experts"] = {"control/walker.walk": {"mean": 20.0}}
-        for trial in document["trials"]:
-            trial["success"] = None if trial["task"].startswith("control") else trial["success"]
+        for episode in document["episodes"]:
+            episode["success"] = None if episode["task"].startswith("control") else episode["success"]
 
     change(tmp_path / "a.json", no_success)
     text = made(tmp_path, "table a.json")
@@ -353,8 +354,8 @@ def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
 
     def measured(document: dict[str, Any]) -> None:
         document["experts"] = {task: {"mean": 40.0, "n": 5, "source": "x"} for task in (walk, run)}
-        for trial in document["trials"]:
-            trial |= {"return": 10.0} | ({"success": None} if trial["task"].startswith("control") else {})
+        for episode in document["episodes"]:
+            episode |= {"return": 10.0} | ({"success": None} if episode["task"].startswith("control") else {})
 
     change(tmp_path / "a.json", measured)
     known = {task: experts.Expert(mean=20.0, n=9, source="the best") for task in (walk, run)}
@@ -372,7 +373,7 @@ def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
             made(tmp_path, f"pooled a.json experts={wrong}")
     with pytest.raises(ValueError, match="expected one experts=FILE, found 2"):
         made(tmp_path, "pooled a.json experts=other.json experts=some.json")
-    with pytest.raises(ValueError, match=r"expected trials of 'contrl/\*', found none"):
+    with pytest.raises(ValueError, match=r"expected episodes of 'contrl/\*', found none"):
         made(tmp_path, "pooled a.json tasks=contrl/*")
 
 
@@ -400,7 +401,7 @@ def test_a_drawing_stands_alone(tmp_path: Path) -> None:
         ),
         ("<!-- pac: table b.json -->\n<!-- end -->", r"line 1: expected the file .*b.json, found none"),
         ("<!-- pac: table -->\n<!-- end -->", "line 1: expected a file after"),
-        ("<!-- pac: table x/*.json -->\n<!-- end -->", "line 1: expected files that fit"),
+        ("<!-- pac: table x/*.json -->\n<!-- end -->", "line 1: expected files that match"),
         ("a\n\n<!-- pac: table a.json -->\n", "line 3: expected <!-- end -->"),
         ("<!-- pac: table a.json -->\n<!-- pac: seeds a.json -->\n<!-- end -->", "line 2: .* block in line 1 first"),
         ("a\n<!-- end -->", "line 2: expected `<!-- pac"),
@@ -413,12 +414,13 @@ def test_a_drawing_stands_alone(tmp_path: Path) -> None:
             "line 1: expected a key of .*paper.json, found 'nothing'. Keys: x",
         ),
         ("<!-- pac: paper -->\n<!-- end -->", "line 1: expected one key"),
-        ("<!-- pac: table a.json a.json -->\n<!-- end -->", "line 1: .*other names than .*'PAC'"),
-        ("<!-- pac: table a.json rules.json -->\n<!-- end -->", "line 1: .*expected trials under the rules of"),
-        ("<!-- pac: table twice.json -->\n<!-- end -->", "line 1: .*expected every trial once"),
+        ("<!-- pac: table a.json again.json -->\n<!-- end -->", "line 1: .*other names than .*'PAC'"),
+        ("<!-- pac: table a.json a.json -->\n<!-- end -->", "line 1: expected each file once, found .*a.json twice"),
+        ("<!-- pac: table a.json rules.json -->\n<!-- end -->", "line 1: .*expected episodes under the rules of"),
+        ("<!-- pac: table twice.json -->\n<!-- end -->", "line 1: .*expected every episode once"),
         ("<!-- pac: table one.json two.json -->\n<!-- end -->", "line 1: .*two.json: expected the experts"),
         ("<!-- pac: table both.json -->\n<!-- end -->", "line 1: .*expected one actor that is seed 0 of 'PAC'"),
-        ("<!-- pac: table none.json -->\n<!-- end -->", "line 1: .*expected trials, found none"),
+        ("<!-- pac: table none.json -->\n<!-- end -->", "line 1: .*expected episodes, found none"),
         ("<!-- pac: table page.md -->\n<!-- end -->", "line 1: .*page.md: expected JSON"),
         ("nothing", "expected blocks such as"),
     ],
@@ -426,6 +428,7 @@ def test_a_drawing_stands_alone(tmp_path: Path) -> None:
 def test_errors_name_the_line_and_nothing_is_written(tmp_path: Path, text: str, error: str) -> None:
     records = trials("PAC, seed 0", DOOR, 3, 10)
     write_evaluation(tmp_path / "a.json", records, seed=0)
+    write_evaluation(tmp_path / "again.json", records, seed=0)
     write_evaluation(tmp_path / "rules.json", trials("BC, seed 0", DOOR, 3, 10), seed=0, max_steps=5)
     write_evaluation(tmp_path / "twice.json", records + records[:1], seed=0)
     write_evaluation(tmp_path / "none.json", [], seed=0)
@@ -476,6 +479,7 @@ def test_every_kind_is_in_the_docs() -> None:
 
 
 def test_an_actor_without_a_seed_is_a_row(tmp_path: Path) -> None:
-    found = read_trials([write_evaluation(tmp_path / "a.json", trials("random", DOOR, 3, 10), seed=0)])
+    path = write_evaluation(tmp_path / "a.json", trials("random", DOOR, 3, 10), seed=0)
+    found = read_results({path: read_document(path)})
     assert found.members.keys() == {"random"}
     assert found.seeds == [None]
