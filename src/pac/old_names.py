@@ -33,8 +33,8 @@ RECIPE_NAMES = {
 }
 # Options of commands.
 OPTIONS = {"--trials": "--episodes", "--video-trials": "--video-episodes"}
-# Keys of config.json in a run's folder, beside the recipe.
-RUN_KEYS = {"trajectories": "windows"}
+# Keys of the mixture, in its file and in config.json of a run's folder.
+MIXTURE_KEYS = {"trajectories": "windows"}
 # Keys of the JSON document of an evaluation.
 EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of the file that holds the evaluation of one run of a study.
@@ -130,6 +130,23 @@ def rename_options(words: Sequence[str]) -> list[str]:
 def rename_keys(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return `table` with the keys in `names` renamed. There is no warning, since nobody typed these keys."""
     return {names.get(key, key): value for key, value in table.items()}
+
+
+def rename_counts(table: Any) -> Any:
+    """Return the `counts` of a dataset in a mixture file under the present names."""
+    if isinstance(table, Mapping) and "trajectories" in table:
+        _warn("counts.trajectories", "counts.windows")
+        return rename_keys(table, MIXTURE_KEYS)
+    return table
+
+
+def rename_mixture(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json of a run's folder with its mixture under the present names."""
+    plan = config.get("mixture")
+    if not isinstance(plan, Mapping) or not isinstance(plan.get("datasets"), list):
+        return dict(config)
+    rows = [rename_keys(row, MIXTURE_KEYS) for row in plan["datasets"]]
+    return {**config, "mixture": {**rename_keys(plan, MIXTURE_KEYS), "datasets": rows}}
 
 
 def _warn(old: str, new: str) -> None:

@@ -13,7 +13,7 @@ from pac.data.mixture import Counts, DatasetConfig, Mixture, MixturePlan, load_m
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "paper"
 
-# name: (trajectories, tokens, P_eff), as printed.
+# name: (windows, tokens, P_eff), as printed.
 SCALING = {
     "acrobot.swingup": (10_843_200, 5.75e09, "1/64"),
     "ball_in_cup.catch": (5_292_800, 3.44e09, "1/64"),
@@ -92,13 +92,13 @@ PRETRAINING = {
 
 # Printed tokens that the paper's own counts contradict. The other 66 rows are within 0.4%.
 MISPRINTS = {
-    "cheetah.run": 0.9045,  # 6,942,800 trajectories would give the printed tokens
+    "cheetah.run": 0.9045,  # 6,942,800 windows would give the printed tokens
     "dog.run": 0.9776,  # 4.43e10 for 4.53e10
     "panda.sim.triple_stack.failure.eval_set_5": 9.996,  # E+10 for E+9
     "panda.sim.pyramid.failure.eval_set_4": 1.0423,  # 2.47e10 for 2.37e10
 }
 
-# group: (lambda, trajectories in M, tokens in B) of the paper's summary tables.
+# group: (lambda, windows in M, tokens in B) of the paper's summary tables.
 SCALING_GROUPS = {
     "Control": (8, 187, 430),
     "CHEF sim": (2, 60, 430),
@@ -129,8 +129,8 @@ def pretraining() -> MixturePlan:
 
 def check_rows(planned: MixturePlan, printed: dict[str, tuple[int, float, str]]) -> None:
     rows = {row.name: row for row in planned.datasets}
-    for name, (trajectories, tokens, p_eff) in printed.items():
-        assert rows[name].counts.trajectories == trajectories
+    for name, (windows, tokens, p_eff) in printed.items():
+        assert rows[name].counts.windows == windows
         assert rows[name].p_eff == Fraction(p_eff)
         assert tokens / rows[name].tokens == pytest.approx(MISPRINTS.get(name, 1.0), rel=0.004), name
 
@@ -139,7 +139,7 @@ def check_groups(planned: MixturePlan, printed: dict[str, tuple[int, int, int]])
     assert [(group.name, group.weight) for group in planned.mixture.groups] == [(k, v[0]) for k, v in printed.items()]
     for name, (_, millions, billions) in printed.items():
         rows = [row for row in planned.datasets if row.group == name]
-        assert sum(row.counts.trajectories for row in rows) / 1e6 == pytest.approx(millions, abs=0.51)
+        assert sum(row.counts.windows for row in rows) / 1e6 == pytest.approx(millions, abs=0.51)
         assert sum(row.tokens for row in rows) / 1e9 == pytest.approx(billions, rel=0.004)
 
 
@@ -186,15 +186,15 @@ def test_probabilities_sum_to_one(scaling: MixturePlan, pretraining: MixturePlan
 
 def test_tokens_of_one_step() -> None:
     # The padded input of the paper: 2,634 tokens a step and 304 for the action.
-    assert Counts(trajectories=1, proprio=223, images=8, actions=38).tokens(window=1) == 2634 + 304
+    assert Counts(windows=1, proprio=223, images=8, actions=38).tokens(window=1) == 2634 + 304
 
 
 def group(name: str = "a", weight: float = 1, **more: Any) -> dict[str, Any]:
-    return {"name": name, "weight": weight, "datasets": [{"name": f"{name}.x", "counts": {"trajectories": 10}}]} | more
+    return {"name": name, "weight": weight, "datasets": [{"name": f"{name}.x", "counts": {"windows": 10}}]} | more
 
 
 def test_settings_are_inherited_and_overridden() -> None:
-    dataset = {"name": "x", "keep_text": 0.5, "cameras": ["wrist"], "counts": {"trajectories": 1}}
+    dataset = {"name": "x", "keep_text": 0.5, "cameras": ["wrist"], "counts": {"windows": 1}}
     table = {
         "defaults": {"imitation_weight": 0.1, "critic_weight": 1, "keep_text": 0.9},
         "groups": [{"name": "a", "weight": 1, "critic_weight": 2, "datasets": [dataset]}],
@@ -206,7 +206,7 @@ def test_settings_are_inherited_and_overridden() -> None:
 
 def test_a_discount_by_default_group_and_dataset() -> None:
     def found(**defaults: float) -> list[float | None]:
-        own = {"name": "c.x", "discount": 0, "counts": {"trajectories": 1}}
+        own = {"name": "c.x", "discount": 0, "counts": {"windows": 1}}
         groups = [group("a"), group("b", discount=0.95), group("c", discount=0.95, datasets=[own])]
         return [dataset.discount for dataset in parse_mixture({"defaults": defaults, "groups": groups}).datasets]
 
@@ -227,7 +227,7 @@ def test_decimal_weights_are_exact_and_a_zero_weight_draws_nothing() -> None:
         ({"groups": [group(wieght=3)]}, "Did you mean 'weight'"),
         ({"groups": [group()], "batchsize": 3}, "Did you mean 'batch_size'"),
         ({"groups": [group(datasets=[{"name": "x", "alpa": 1}])]}, "dataset 'x'"),
-        ({"groups": [group(datasets=[{"name": "x", "counts": {"trajectory": 1}}])]}, "Did you mean 'trajectories'"),
+        ({"groups": [group(datasets=[{"name": "x", "counts": {"window": 1}}])]}, "Did you mean 'windows'"),
         ({"groups": [group(datasets=[{"name": "x", "imitation_weight": 2}])]}, r"\[0, 1\]"),
         ({"groups": [group(discount=1.0)]}, r"Dataset 'a.x': expected a discount in \[0, 1\), found 1.0"),
         ({"groups": [group(discount=1)]}, r"expected a discount in \[0, 1\), found 1"),
@@ -272,7 +272,7 @@ def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]) -> 
     run("--json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["epoch_steps"] == 2_646_002
-    assert {"name", "group", "trajectories", "tokens", "p_eff"} <= printed["datasets"][0].keys()
+    assert {"name", "group", "windows", "tokens", "p_eff"} <= printed["datasets"][0].keys()
     run()
     printed = capsys.readouterr().out
     assert "panda.sim.triple_stack.success" in printed

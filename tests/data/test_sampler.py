@@ -65,7 +65,7 @@ def three_datasets(make_episode: Any, make_dataset: Any) -> Mixture:
     paths = [
         make_dataset(name, [make_episode(i, 3 + i) for i in range(n)]) for name, n in (("a", 5), ("b", 1), ("c", 2))
     ]
-    unused = {"name": "planned", "counts": {"trajectories": 3}}
+    unused = {"name": "planned", "counts": {"windows": 3}}
     a, b, c = ({"name": path.name, "path": str(path)} for path in paths)
     groups = [
         {"name": "first", "weight": 3, "datasets": [a, b]},
@@ -451,7 +451,7 @@ def test_settings_reach_the_batch(make_episode: Any, make_dataset: Any) -> None:
         == "new"
     )
     (row,) = plan(sampler.mixture).datasets
-    assert (row.counts.episodes, row.counts.trajectories, row.counts.images, row.counts.success) == (1, 2, 1, 1.0)
+    assert (row.counts.episodes, row.counts.windows, row.counts.images, row.counts.success) == (1, 2, 1, 1.0)
 
 
 def test_given_goals_and_keep_probabilities(make_episode: Any, make_dataset: Any) -> None:
@@ -525,7 +525,7 @@ def test_mixtures_that_cannot_be_sampled(make_episode: Any, make_dataset: Any, t
     (path / "committed.json").unlink()
     with pytest.raises(ValueError, match="expected episodes, found none"):
         Sampler(mixture(path), seed=0)
-    planned = {"name": "a", "weight": 1, "datasets": [{"name": "x", "counts": {"trajectories": 1}}]}
+    planned = {"name": "a", "weight": 1, "datasets": [{"name": "x", "counts": {"windows": 1}}]}
     with pytest.raises(ValueError, match="only declared counts"):
         Sampler(parse_mixture({"groups": [planned]}), seed=0)
 

@@ -45,7 +45,7 @@ def config(method: str = "pac", seed: int = 0, **objective: Any) -> dict[str, An
         "size": "micro",
         "mixture": {
             "datasets": [
-                {"name": "doors", "group": "all", "trajectories": 40, "episodes": 20, "actions": 4, "success": 0.25}
+                {"name": "doors", "group": "all", "windows": 40, "episodes": 20, "actions": 4, "success": 0.25}
                 | {"p_eff": 1.0}
             ],
             "batch_size": 16,

@@ -174,9 +174,9 @@ def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "row", "before", "after"),
     [
-        ("turning", "1, then 0.25", 500, 0.25),
-        ("turning", "1, then 0", 500, 0.0),
-        ("turning_poor", "1, then 0", 1500, 0.0),
+        ("bc_to_rl", "1, then 0.25", 500, 0.25),
+        ("bc_to_rl", "1, then 0", 500, 0.0),
+        ("bc_to_rl_poor", "1, then 0", 1500, 0.0),
     ],
 )
 def test_cloning_turns_into_rl_half_way_and_at_once(
@@ -191,6 +191,6 @@ def test_cloning_turns_into_rl_half_way_and_at_once(
 
 def test_the_weights_of_before_the_turn_are_kept(tmp_path: Path) -> None:
     """So that `pac evaluate` can try them, as the file says."""
-    checkpoint = load_study("study/turning_poor", [], tmp_path).runs[0].config.checkpoint
+    checkpoint = load_study("study/bc_to_rl_poor", [], tmp_path).runs[0].config.checkpoint
     assert checkpoint.every == checkpoint.keep_every == "1500 steps"
-    assert "checkpoints/001500 " in (RECIPES / "study" / "turning_poor.toml").read_text()
+    assert "checkpoints/001500 " in (RECIPES / "study" / "bc_to_rl_poor.toml").read_text()

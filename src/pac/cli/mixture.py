@@ -30,7 +30,7 @@ def print_plan(planned: MixturePlan, console: Console) -> None:
     """One row a group and a dataset: what is there, and how often it will be drawn."""
     table = Table(box=SIMPLE, pad_edge=False)
     table.add_column("dataset", no_wrap=True, overflow="fold")
-    for column in ("λ", "episodes", "trajectories", "tokens", "success", "P_eff", "epoch"):
+    for column in ("λ", "episodes", "windows", "tokens", "success", "P_eff", "epoch"):
         table.add_column(column, justify="right", no_wrap=True)
     for group in planned.mixture.groups:
         rows = [row for row in planned.datasets if row.group == group.name]
@@ -40,7 +40,7 @@ def print_plan(planned: MixturePlan, console: Console) -> None:
             escape(group.name),
             f"{group.weight:g}",
             _number(episodes),
-            _number(sum(row.counts.trajectories for row in rows)),
+            _number(sum(row.counts.windows for row in rows)),
             f"{sum(row.tokens for row in rows):.3g}",
             _share(group.success),
             str(sum(row.p_eff for row in rows)),
@@ -48,7 +48,7 @@ def print_plan(planned: MixturePlan, console: Console) -> None:
             style="bold",
         )
         for row in rows:
-            cells = (_number(row.counts.episodes), _number(row.counts.trajectories), f"{row.tokens:.3g}")
+            cells = (_number(row.counts.episodes), _number(row.counts.windows), f"{row.tokens:.3g}")
             table.add_row(
                 f"  {escape(row.name)}",
                 "",
@@ -58,7 +58,7 @@ def print_plan(planned: MixturePlan, console: Console) -> None:
                 f"{row.epoch_steps:,.0f}",
             )
     console.print(table)
-    console.print(f"One epoch: {planned.epoch_steps:,} steps of {planned.mixture.batch_size} trajectories.")
+    console.print(f"One epoch: {planned.epoch_steps:,} steps of {planned.mixture.batch_size} windows.")
 
 
 def _number(value: int | None) -> str:

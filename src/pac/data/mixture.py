@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pac.config import LARGEST_DISCOUNT, check_types, suggest
 from pac.data.concat import open_dataset
 from pac.data.relabel import select_episodes
+from pac.old_names import rename_counts
 
 # The paper's token count of one step: numbers as 8 tokens each, 100 tokens an image, language always as 50.
 TOKENS_PER_NUMBER = 8
@@ -31,7 +32,7 @@ TOKENS_OF_TEXT = 50
 class Counts:
     """The size of a dataset, measured on disk or declared in the mixture."""
 
-    trajectories: int  # windows that hold every step once
+    windows: int  # windows that hold every step once
     proprio: int = 0  # N^P
     images: int = 0  # cameras and goal images in sight at a step; the paper's N^V / 6400
     actions: int = 0  # N^A
@@ -40,16 +41,16 @@ class Counts:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("trajectories", "proprio", "images", "actions", "episodes"):
+        for name in ("windows", "proprio", "images", "actions", "episodes"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"Counts.{name}: expected 0 or more, found {getattr(self, name)}.")
         if self.success is not None and not 0 <= self.success <= 1:
             raise ValueError(f"Counts.success: expected a share in [0, 1], found {self.success}.")
 
     def tokens(self, window: int) -> int:
-        """All tokens of all trajectories, counted as the paper does: inputs unpadded, text padded."""
+        """All tokens of all windows, counted as the paper does: inputs unpadded, text padded."""
         numbers = TOKENS_PER_NUMBER * (self.proprio + self.actions)
-        return self.trajectories * window * (numbers + TOKENS_OF_TEXT + TOKENS_PER_IMAGE * self.images)
+        return self.windows * window * (numbers + TOKENS_OF_TEXT + TOKENS_PER_IMAGE * self.images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +129,8 @@ class Group:
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
     groups: tuple[Group, ...]
-    batch_size: int = 512  # trajectories in an update, over all ranks
-    window: int = 5  # T: observations in a trajectory
+    batch_size: int = 512  # windows in an update, over all ranks
+    window: int = 5  # observations in a window
     image_size: tuple[int, int] | None = None  # height, width to which pictures are resized; None: they must agree
 
     def __post_init__(self) -> None:
@@ -172,7 +173,7 @@ class PlannedDataset:
     counts: Counts
     tokens: int
     p_eff: Fraction
-    epoch_steps: float  # updates until every one of its trajectories was drawn once, in expectation; inf at weight 0
+    epoch_steps: float  # updates until every one of its windows was drawn once, in expectation; inf at weight 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ class MixturePlan:
         return {
             "datasets": rows,
             "groups": groups,
-            "trajectories": sum(row.counts.trajectories for row in self.datasets),
+            "windows": sum(row.counts.windows for row in self.datasets),
             "tokens": sum(row.tokens for row in self.datasets),
             "batch_size": self.mixture.batch_size,
             "window": self.mixture.window,
@@ -256,7 +257,7 @@ def plan(mixture: Mixture) -> MixturePlan:
                     counts=counts,
                     tokens=counts.tokens(mixture.window),
                     p_eff=p_eff,
-                    epoch_steps=counts.trajectories / draws if draws else math.inf,
+                    epoch_steps=counts.windows / draws if draws else math.inf,
                 )
             )
     return MixturePlan(mixture=mixture, datasets=tuple(rows))
@@ -267,7 +268,7 @@ def count(config: DatasetConfig, window: int) -> Counts:
     if config.path is None and config.counts is None:
         raise ValueError(
             f"Dataset {config.name!r}: expected a `path` to episodes on disk or declared `counts`, found neither. Add "
-            "counts = { trajectories = ..., proprio = ..., actions = ... } to plan before the data exists."
+            "counts = { windows = ..., proprio = ..., actions = ... } to plan before the data exists."
         )
     if config.path is None or (config.counts is not None and not Path(config.path).exists()):
         assert config.counts is not None
@@ -282,7 +283,7 @@ def count(config: DatasetConfig, window: int) -> Counts:
     chosen = cameras if config.goal_cameras is None else config.goal_cameras
     goals = {"stored": dataset.spec.goal_cameras, "none": ()}.get(config.goals, chosen)
     return Counts(
-        trajectories=int((-(-index["length"] // window)).sum()),
+        windows=int((-(-index["length"] // window)).sum()),
         proprio=dataset.spec.state_dim,
         images=len(cameras) + len(goals),
         actions=dataset.spec.action_dim,
@@ -309,6 +310,7 @@ def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root:
         if matched:
             fields["more_paths"] = (*matched, *fields.get("more_paths", ()))
     if "counts" in fields:
+        fields["counts"] = rename_counts(fields["counts"])
         _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")
         fields["counts"] = Counts(**_as_floats(Counts, fields["counts"]))
     return DatasetConfig(**_as_floats(DatasetConfig, fields))

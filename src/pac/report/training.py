@@ -234,7 +234,7 @@ def mixtures(runs: Sequence[LoadedRun]) -> str:
 def _batch(run: LoadedRun) -> str:
     plan = table(run.config.get("mixture"))
     size, window = plan.get("batch_size"), plan.get("window")
-    return f"{size} windows of {window} transitions an update" if size and window else ""
+    return f"{size} windows of {window} observations per update" if size and window else ""
 
 
 def _mixture_rows(run: LoadedRun) -> list[list[str]]:
@@ -245,7 +245,7 @@ def _mixture_rows(run: LoadedRun) -> list[list[str]]:
     rows = []
     for row in map(table, counted if isinstance(counted, list) else []):
         group, dataset = asked.get(row.get("name"), ({}, {}))
-        windows, length = number(row.get("trajectories")), number(plan.get("window"))
+        windows, length = number(row.get("windows")), number(plan.get("window"))
         success = number(row.get("success"))
         rows.append(
             [

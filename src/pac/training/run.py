@@ -12,6 +12,7 @@ from typing import Any
 from pac.cli.mixture import print_plan
 from pac.config import ObjectiveConfig, Schedules
 from pac.model.pac import count_parameters
+from pac.old_names import rename_mixture
 from pac.recipe import SECTIONS, RunConfig
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import make_console
@@ -82,6 +83,7 @@ def _compare(before: dict[str, Any], run: Trainer) -> None:
                 "the same recipe and overrides, or fine-tune into another folder with --start."
             )
         run.console.print(f"[bold]Going on with another {text}.")
+    before = rename_mixture(before)
     old_data, new_data = ({name: found[name] for name in ("mixture", "value_scales")} for found in (before, now))
     for name, old, new in differences(old_data, new_data):
         raise ValueError(
