@@ -5,7 +5,7 @@ bounds and statistics, the instructions. It travels in the checkpoint's config.j
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from pac.data.store import IMAGES, STATE, Dataset
 from pac.data.tokenizer import Tokenizer
 from pac.files import problem
 from pac.model import PAC, Encoded
+from pac.model.cuda_graphs import CapturedGraph
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
 from pac.old_names import EMBODIMENT_KEYS, rename_keys
@@ -169,7 +170,7 @@ class Policy:
         self.device = next(model.parameters()).device
         self.cameras = tuple(interface.cameras)  # what it must see
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
-        self._captured: dict[Any, _Captured] = {}
+        self._captured: dict[Any, CapturedGraph[Tensor]] = {}
 
     def reload_weights(self, path: str | Path, name: str) -> bool:
         """Take on the weights of another checkpoint, in place, so that what was captured stays; False if its model is
@@ -246,17 +247,17 @@ class Policy:
         """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are
         captured once for each robot and instruction.
         """
-        state = torch.from_numpy(self._states(queries, robot))
+        inputs = {"proprio": torch.from_numpy(self._states(queries, robot)), "noise": noise}
         instruction = queries[0].task.instruction
         key = (robot, instruction, self.sampling, noise.shape)
         if key not in self._captured:
             fixed = self._constants(robot, instruction)
 
-            def compute(proprio: Tensor, uniform: Tensor) -> Tensor:
-                return self._choose(self.model.encode(Observation.of(proprio, **fixed)), uniform)
+            def compute(inputs: dict[str, Tensor]) -> Tensor:
+                return self._choose(self.model.encode(Observation.of(inputs["proprio"], **fixed)), inputs["noise"])
 
-            self._captured[key] = _Captured(compute, state.to(self.device), noise.to(self.device))
-        return self._captured[key](state, noise)
+            self._captured[key] = CapturedGraph(compute, inputs, self.device, warm_up=3)
+        return self._captured[key](inputs)
 
     def _noise(self, queries: list[Query], num_actions: int) -> Tensor:
         def draw(query: Query) -> np.ndarray:
@@ -338,24 +339,6 @@ class Policy:
     def _resize(self, pictures: Tensor) -> Tensor:
         size = tuple(self.interface.image_size)
         return pictures if tuple(pictures.shape[-3:-1]) == size else resize_images(pictures, (size[0], size[1]))
-
-
-class _Captured:
-    """A computation on a GPU, recorded once and replayed with one launch."""
-
-    def __init__(self, compute: Callable[[Tensor, Tensor], Tensor], state: Tensor, noise: Tensor) -> None:
-        self.state, self.noise = state, noise
-        for _ in range(3):  # what libraries do the first time must not be recorded
-            compute(state, noise)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.result = compute(state, noise)
-
-    def __call__(self, state: Tensor, noise: Tensor) -> Tensor:
-        self.state.copy_(state)
-        self.noise.copy_(noise)
-        self.graph.replay()
-        return self.result.cpu()
 
 
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:

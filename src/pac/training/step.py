@@ -6,6 +6,7 @@ the recording reads. The first updates of each shape run eagerly, as the warm-up
 computed that does not count.
 """
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from pac.config import MachineConfig, ObjectiveConfig
 from pac.data.sampler import as_batch
 from pac.model import PAC
 from pac.model.attention import LatentBlock
+from pac.model.cuda_graphs import CapturedGraph
 from pac.objectives import StepOverrides, loss
 from pac.training.distributed import ProcessGroup, reshard, whole_tensor
 from pac.training.optim import copy_weights, optimizer_tensors, set_learning_rate
@@ -127,7 +129,7 @@ class TrainStep:
         }
         self._compiled: set[Any] = set()
         self._seen: dict[Any, int] = {}
-        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
+        self._graphs: dict[Any, CapturedGraph[None]] = {}
         self._pool: Any = None  # memory of all graphs: one runs at a time, and leaves nothing there that another reads
 
     def begin(self, seed: int) -> None:
@@ -257,30 +259,17 @@ class TrainStep:
         return replace(batch, observation=replace(seen, proprio=seen.proprio + noise))
 
     def _replay(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
+        """Replay the update of these shapes. The first updates of a shape run eagerly: they are its warm-up."""
         key = (used, *((name, tuple(x.shape), x.stride()) for name, x in tensors.items()))
         self._seen[key] = self._seen.get(key, 0) + 1
         if key not in self._graphs:
             if self._seen[key] <= WARM_UP or len(self._graphs) >= MOST_GRAPHS:
                 self._run(tensors, used)
                 return
-            self._graphs[key] = self._capture(tensors, used)
-        graph, static = self._graphs[key]
-        fill(static, tensors)
-        graph.replay()
-
-    def _capture(
-        self, tensors: dict[str, Tensor], used: frozenset[str]
-    ) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
-        static = {
-            name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=self.processes.device)
-            for name, x in tensors.items()
-        }
-        fill(static, tensors)
-        graph = torch.cuda.CUDAGraph()
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._run(static, used)
-        return graph, static
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            run = functools.partial(self._run, used=used)
+            self._graphs[key] = CapturedGraph(run, tensors, self.processes.device, pool=self._pool)
+        self._graphs[key](tensors)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(
@@ -289,13 +278,6 @@ class TrainStep:
 
     def copy_target(self) -> None:
         copy_weights(self.state.model, self.state.target)
-
-
-def fill(static: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Copy a batch into the memory that a captured update reads: one launch for each type of number."""
-    for dtype in {x.dtype for x in tensors.values()}:
-        names = [name for name, x in tensors.items() if x.dtype == dtype]
-        torch._foreach_copy_([static[name] for name in names], [tensors[name] for name in names], non_blocking=True)
 
 
 def compute_dtype(machine: MachineConfig, device: torch.device) -> torch.dtype | None:
