@@ -79,7 +79,7 @@ from pac.evaluation.plan import versions
 from pac.evaluation.records import FORMAT, by_actor
 from pac.files import write_atomically as write_text
 from pac.files import write_json
-from pac.improve.stopping import StoppedError, signals
+from pac.improve.loop import StoppedError, signals
 from pac.policy import one_thread
 from pac.rollout import make_jobs, rollout
 from pac.training.setup import choose_device

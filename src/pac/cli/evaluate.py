@@ -1,15 +1,17 @@
-"""`pac evaluate`: let actors act, and say what that shows.
+"""`pac evaluate`: play evaluation episodes with policies and behaviours, and compare them.
 
-Every actor plays the same trials: trial i of a task starts from the state given by (task, seed, i). With --json each
-finished trial is kept at once; after Ctrl-C the same command goes on, and a larger --trials adds to what is there.
+Episode i of a task starts from the state that (task, seed, i) gives. So all actors play the same episodes. With --json
+each finished episode is kept at once. After Ctrl-C the same command continues. A larger --episodes adds to the file.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import os
+import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,88 +19,133 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import TaskID
 
-from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, record, tables, video
-from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, parse_actors
+from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, tables, video
+from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, make_actors
 from pac.evaluation.records import partial_path
-from pac.evaluation.runner import episode_key, play_episodes
-from pac.files import progress_bar, write_json
-from pac.files import write_atomically as write_text
-from pac.rollout import EpisodeResult, Job, make_jobs
+from pac.files import progress_bar, write_atomically, write_json
 
-# Options that the numbers depend on, with their defaults; None where a command always names the option.
-USUAL: dict[str, Any] = {"tasks": None, "trials": None, "seed": None, "sampling": ["sample"], "best_of": [1]}
-USUAL |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
-USUAL |= {"experts": experts.TABLE}
+# Options that decide the numbers, with their defaults. None: the command in the document always names the option.
+DEFAULTS: dict[str, Any] = {"tasks": None, "episodes": None, "seed": None, "sampling": ["sample"], "best_of": [1]}
+DEFAULTS |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
+DEFAULTS |= {"experts": experts.TABLE}
 INTERRUPTED = 130
+LABELLED = re.compile(r"([^:+(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("actor", nargs="+", metavar="ACTOR", help="behaviour or folder of a checkpoint; LABEL=ACTOR names it")
     add("--tasks", nargs="+", required=True, help="names, suites (control, metaworld) or globs ('metaworld/*open*')")
-    add("--trials", type=int, default=100, help="of each task (default: 100)")
-    add("--seed", type=int, default=0, help="of the evaluation: which initial states (default: 0)")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    add("--episodes", type=int, default=100, help="evaluation episodes per task (default: 100)")
+    add("--seed", type=int, default=0, help="seed of the initial states (default: 0)")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     add("--ray", metavar="ADDRESS", help="run the workers on a Ray cluster ('local' or its address)")
     add("--max-steps", type=int, help="end episodes earlier; percent of expert is not shown then")
-    add("--stop-at-success", action="store_true", help="end episodes at success; nor is it then")
-    add("--cameras", nargs="+", default=[], help="for policies that see; default: those the policy names")
-    add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"of checkpoints: {', '.join(SAMPLINGS)}")
-    add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="of checkpoints: the critic picks among N")
-    add("--goals", nargs="+", default=[], metavar="DATASET", help="of checkpoints: whose goal pictures they are shown")
-    add("--show", nargs="+", default=[], metavar="WHAT", help=f"of checkpoints: {', '.join(SHOWS)}")
-    add("--bootstrap", action="store_true", help="intervals by stratified bootstrap: trials drawn anew within tasks")
+    add("--stop-at-success", action="store_true", help="end episodes at success; percent of expert is not shown then")
+    add("--cameras", nargs="+", default=[], help="cameras to render (default: those of the policy)")
+    add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"for checkpoints: {', '.join(SAMPLINGS)}")
+    add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="for checkpoints: the critic picks one of N")
+    add("--goals", nargs="+", default=[], metavar="DATASET", help="for checkpoints: datasets with goal images")
+    add("--show", nargs="+", default=[], metavar="WHAT", help=f"for checkpoints: {', '.join(SHOWS)}")
+    add("--bootstrap", action="store_true", help="make all intervals by resampling episodes within each task")
     add("--experts", type=Path, default=experts.TABLE, help="table of the returns that count as 100%%")
-    add("--json", type=Path, metavar="FILE", help="every trial, settings and summary; resumable")
-    add("--markdown", type=Path, metavar="FILE", help="the tables")
-    add("--videos", type=Path, metavar="DIR", help="mp4 of chosen trials, with the critic's value")
-    add("--video-trials", type=int, nargs="+", default=[0], metavar="I", help="which of each task (default: 0)")
+    add("--json", type=Path, metavar="FILE", help="write all episodes, settings and summaries; can be continued")
+    add("--markdown", type=Path, metavar="FILE", help="write the tables")
+    add("--videos", type=Path, metavar="DIR", help="write videos of some episodes, with the critic's value")
+    add("--video-episodes", type=int, nargs="+", default=[0], metavar="I", help="which of each task (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
     choices = {"samplings": args.sampling, "best_of": args.best_of, "shows": args.show, "goals": args.goals}
     actors, tasks = parse_actors(args.actor, **choices), expand_tasks(args.tasks)
     _check(args)
-    jobs = make_jobs(tasks, args.trials, args.seed)
-    chosen, interrupted = Chosen(args.video_trials if args.videos else []), list[str]()
+    limits = {name: getattr(args, name) for name in ("workers", "max_steps", "stop_at_success", "cameras", "ray")}
+    interrupted = list[str]()
     try:
         with _progress_of(actors) as progress:
             result = evaluate(
                 actors,
                 tasks,
-                args.trials,
-                **limits(args),
+                args.episodes,
+                **limits,
                 seed=args.seed,
                 experts=experts.load(args.experts),
                 bootstrap=args.bootstrap,
                 journal=args.json,
                 command=command(args),
                 progress=progress,
-                on_episode=chosen.keep,
             )
     except EvaluationInterruptedError as stopped:
         result = stopped.evaluation
-        interrupted = [_interrupted(args.json, len(result.records), len(jobs) * len(actors))]
+        interrupted = [_interrupted(args.json, len(result.records), args.episodes * len(tasks) * len(actors))]
     if args.videos and not interrupted:
         try:
-            result = _with_videos(result, actors, jobs, chosen, args)
+            if notes := video.film(actors, result.records, args.video_episodes, args.videos, **limits):
+                result = result.with_notes(notes)
+                if args.json:
+                    write_json(args.json, result.document)
         except KeyboardInterrupt:
-            interrupted = ["Interrupted while videos were made; the same command makes those that are missing."]
-    _tell(result.with_notes(interrupted), markdown=None if interrupted else args.markdown)
+            interrupted = ["Interrupted while videos were made. The same command makes all of them."]
+    _print(result.with_notes(interrupted), markdown=None if interrupted else args.markdown)
     return INTERRUPTED if interrupted else 0
 
 
-def limits(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `evaluate` that are also options of the command."""
-    return {name: getattr(args, name) for name in ("workers", "max_steps", "stop_at_success", "cameras", "ray")}
+def parse_actors(
+    texts: Sequence[str],
+    *,
+    samplings: Sequence[str] = ("sample",),
+    best_of: Sequence[int] = (1,),
+    shows: Sequence[str] = (),
+    goals: Sequence[str] = (),
+) -> list[Actor]:
+    """Return the actors of texts such as `random`, `runs/walker` and `ours=runs/walker`.
+
+    A checkpoint is returned once for each combination of the other choices.
+    """
+    for option, found, known in (("--sampling", samplings, SAMPLINGS), ("--show", shows, SHOWS)):
+        if unknown := [name for name in found if name not in known]:
+            raise ValueError(f"{option}: expected {', '.join(known)}, found {unknown[0]!r}.")
+    if min(best_of) < 1:
+        raise ValueError(f"--best-of: expected numbers of 1 or more, found {min(best_of)}.")
+    if not goals and (needy := [name for name in shows if "goal" in name]):
+        raise ValueError(f"--show {needy[0]}: expected --goals with a dataset that has goal images, found none.")
+    choices: dict[str, Sequence[Any]] = {"sampling": samplings, "best_of": best_of}
+    choices["show"] = shows or (["text+goal"] if goals else [None])
+    actors = [one for text in texts for one in _variants(_parse_actor(text), choices, tuple(goals))]
+    labels = [actor.label for actor in actors]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"Expected a label of its own for each actor, found {twice[0]!r} twice. Write LABEL=ACTOR.")
+    return actors
+
+
+def _parse_actor(text: str) -> Actor:
+    named = None if Path(text).is_dir() else LABELLED.fullmatch(text)
+    label, spec = (named[1].strip(), named[2].strip()) if named else (text, text)
+    is_path = "/" in re.split(r"[:(]", spec)[0]  # in a behaviour's options a / comes after a :
+    if not Path(spec).is_dir() and (is_path or Path(spec).exists()):
+        raise ValueError(f"{spec}: expected the folder of a checkpoint or a behaviour, found no such folder.")
+    return make_actors({label: spec})[0]
+
+
+def _variants(actor: Actor, choices: Mapping[str, Sequence[Any]], goals: tuple[str, ...]) -> Iterator[Actor]:
+    """Yield a checkpoint for each combination of choices. Its label names those of several options."""
+    if actor.checkpoint is None:
+        yield actor
+        return
+    for values in itertools.product(*choices.values()):
+        choice = dict(zip(choices, values, strict=True))
+        words = choice | {"best_of": f"best of {choice['best_of']}"}
+        differing = ", ".join(words[name] for name in choices if len(choices[name]) > 1)
+        label = f"{actor.label} ({differing})" if differing else actor.label
+        yield dataclasses.replace(actor, label=label, goals=goals, **choice)
 
 
 def command(args: argparse.Namespace) -> str:
-    """Return the shortest command line that asks for the same numbers."""
+    """Return the shortest command line that gives the same numbers."""
     words = ["pac", "evaluate", *args.actor]
-    for name, usual in USUAL.items():
+    for name, default in DEFAULTS.items():
         value = getattr(args, name)
-        if value != usual:
+        if value != default:
             values = value if isinstance(value, list) else () if value is True else (value,)
             words += [f"--{name.replace('_', '-')}", *map(str, values)]
     return shlex.join(words)
@@ -118,49 +165,13 @@ def _progress_of(actors: Sequence[Actor]) -> Iterator[Callable[[str, int, int], 
         yield show
 
 
-@dataclasses.dataclass
-class Chosen:
-    """The episodes that videos are made of, as far as they were played now."""
-
-    indices: Sequence[int]
-    played: dict[tuple[str, Job], EpisodeResult] = dataclasses.field(default_factory=dict)
-
-    def keep(self, label: str, result: EpisodeResult) -> None:
-        if result.index in self.indices:
-            self.played[label, result.job] = result
-
-
-def _with_videos(
-    result: Evaluation, actors: Sequence[Actor], jobs: Sequence[Job], chosen: Chosen, args: argparse.Namespace
-) -> Evaluation:
-    """Make videos of the chosen episodes. Those that were finished earlier are played once more, and compared."""
-    complaints, taken = list[str](), list[str]()
-    records = {record.key: record for record in result.records}
-    jobs = [job for job in jobs if job.index in chosen.indices]
-    for actor in actors:
-        missing = [job for job in jobs if (actor.label, job) not in chosen.played]
-        with contextlib.closing(play_episodes(actor, missing, **limits(args))) as again:
-            replayed = {played.job: played for played, _ in again}
-        for job in jobs:
-            played = chosen.played.get((actor.label, job)) or replayed[job]
-            before, now = records[episode_key(actor.label, job)], record(played, actor.label)
-            if before != now:
-                complaints.append(f"{actor.label}, {job}: a return of {now.total:.6g}, but {before.total:.6g} before.")
-            taken.append(video.file_name(actor.label, job.task, job.index, taken))
-            note = video.film(played, args.videos / taken[-1], actor=actor.label, max_steps=args.max_steps)
-            complaints += [note] if note else []
-    result = result.with_notes(complaints)
-    if complaints and args.json:
-        write_json(args.json, result.document)
-    return result
-
-
 def _check(args: argparse.Namespace) -> None:
-    if args.trials < 1:
-        raise ValueError(f"--trials: expected 1 or more, found {args.trials}.")
-    outside = [index for index in args.video_trials if not 0 <= index < args.trials]
+    """Raise for options that would fail only after the episodes."""
+    if args.episodes < 1:
+        raise ValueError(f"--episodes: expected 1 or more, found {args.episodes}.")
+    outside = [index for index in args.video_episodes if not 0 <= index < args.episodes]
     if args.videos is not None and outside:
-        raise ValueError(f"--video-trials: expected numbers from 0 to {args.trials - 1}, found {outside[0]}.")
+        raise ValueError(f"--video-episodes: expected numbers from 0 to {args.episodes - 1}, found {outside[0]}.")
     if args.videos is not None:
         video.check()
     for folder in [args.videos] * (args.videos is not None) + [args.markdown and args.markdown.parent]:
@@ -174,10 +185,10 @@ def _interrupted(path: Path | None, played: int, total: int) -> str:
     done = f"Interrupted: {played:,} of {total:,} episodes were finished"
     if path is None:
         return f"{done}. With --json FILE they would be kept."
-    return f"{done} and are in {partial_path(path)}; the same command goes on from there."
+    return f"{done} and are in {partial_path(path)}. The same command continues there."
 
 
-def _tell(result: Evaluation, *, markdown: Path | None) -> None:
+def _print(result: Evaluation, *, markdown: Path | None) -> None:
     """Print the tables and notes, and write them to a file."""
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width
@@ -185,6 +196,6 @@ def _tell(result: Evaluation, *, markdown: Path | None) -> None:
     grids = tables.grids(result.summaries, result.differences)
     tables.print_grids(grids, console)
     if markdown is not None:
-        write_text(markdown, tables.markdown(grids, result.notes, result.document["command"]))
+        write_atomically(markdown, tables.markdown(grids, result.notes, result.document["command"]))
     for note in result.notes:
         console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)

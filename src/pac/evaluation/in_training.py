@@ -43,7 +43,7 @@ class TrainingEvaluator:
         found = evaluate(
             [Actor(label="policy", policy=policy)],
             config.tasks,
-            config.trials,
+            config.episodes,
             seed=config.seed,
             max_steps=config.max_steps,
             stop_at_success=config.stop_at_success,

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from pac.policy import Policy
 from pac.rollout import EpisodeResult, Job, PersistentWorkers, PolicyProtocol, make_jobs, rollout
 
 ProgressCallback = Callable[[str, int, int], None]  # label of the actor, its finished episodes, all its episodes
-EpisodeCallback = Callable[[str, EpisodeResult], None]  # label of the actor, the episode that it finished
 
 
 class EvaluationInterruptedError(KeyboardInterrupt):
@@ -49,7 +47,6 @@ def evaluate(
     command: str = "",
     progress: ProgressCallback | None = None,
     should_stop: Callable[[], bool] | None = None,
-    on_episode: EpisodeCallback | None = None,
 ) -> Evaluation:
     """Play `episodes` episodes per task with every actor, from the same initial states, and return what they show.
 
@@ -91,10 +88,9 @@ def evaluate(
                 finished=len(records) == len(order),
             )
 
-        watch = partial(_play, progress=progress, should_stop=should_stop, on_episode=on_episode)
         try:
             for actor in chosen:
-                if not watch(actor, jobs, kept, limits | machine):
+                if not _play(actor, jobs, kept, limits | machine, progress=progress, should_stop=should_stop):
                     break
         except KeyboardInterrupt as error:
             raise EvaluationInterruptedError(result()) from error
@@ -112,7 +108,6 @@ def _play(
     *,
     progress: ProgressCallback | None,
     should_stop: Callable[[], bool] | None,
-    on_episode: EpisodeCallback | None,
 ) -> bool:
     """Play what the journal does not have of one actor. Return False if `should_stop` ended it."""
     missing = [job for job in jobs if episode_key(actor.label, job) not in journal.records]
@@ -123,8 +118,6 @@ def _play(
         for result, discount in results:
             journal.append(record(result, actor.label, discount))
             done += 1
-            if on_episode is not None:
-                on_episode(actor.label, result)
             if progress is not None:
                 progress(actor.label, done, len(jobs))
             if should_stop is not None and should_stop():

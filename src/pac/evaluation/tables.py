@@ -49,22 +49,22 @@ def _metric(name: str, summaries: Mapping[str, Summary]) -> Grid | None:
         estimates = {label: pick(row) if row else None for label, row in found.items()}
         if any(estimates.values()):
             counted = [_counted(place, summary, pick) for summary in summaries.values()]
-            trials = sorted({sum(tasks.values()) for tasks in counted if tasks})
+            numbers = sorted({sum(tasks.values()) for tasks in counted if tasks})
             name = _place(place, max(map(len, counted)))
-            head = [(name, False), ("/".join(f"{n:,}" for n in trials), False)]
+            head = [(name, False), ("/".join(f"{n:,}" for n in numbers), False)]
             top = best(estimates)
             rows.append(head + [(show(entry, scale), label in top) for label, entry in estimates.items()])
             methods |= dict.fromkeys(entry.method for entry in estimates.values() if entry)
     if not rows:
         return None
     shown = sum(1 for row in rows if row[0][0].startswith("pooled"))
-    return Grid(f"{title} (95%: {'; '.join(methods)})", ["task", "trials", *summaries], rows, shown)
+    return Grid(f"{title} (95%: {'; '.join(methods)})", ["task", "episodes", *summaries], rows, shown)
 
 
 def _counted(place: str, summary: Summary, pick: Callable[[Row], Estimate | None]) -> dict[str, int]:
     """The tasks of a row that are part of its number, not all of which may have one, and how many trials of each."""
     inside = {task: row for task, row in summary.tasks.items() if place in (ALL, task, task.partition("/")[0])}
-    return {task: row.trials for task, row in inside.items() if pick(row)}
+    return {task: row.episodes for task, row in inside.items() if pick(row)}
 
 
 def _place(place: str, tasks: int) -> str:

@@ -1,26 +1,28 @@
-"""Videos of trials: the world above; below it the critic's value, the reward and the moment of success, over time.
+"""Videos of evaluation episodes. Below the frames: the critic's value, the reward and the moment of success.
 
-A rollout keeps no large frames. The trial's actions are played again from its seed with rendering on; that this gives
-the same return is checked, so what is seen is what was counted.
+A rollout keeps no large frames. The actions of an episode are played again from its seed, with rendering. The return
+must then be the same, so that the video shows the episode that was counted.
 """
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pac import envs
+from pac.evaluation.plan import Actor
+from pac.evaluation.records import EpisodeRecord, record
+from pac.evaluation.runner import play_episodes
+from pac.rollout import EpisodeResult, Job
 from pac.types import Episode
 
-if TYPE_CHECKING:
-    from pac.rollout import EpisodeResult
-
-MAX_RATE = 30.0  # frames a second; faster worlds skip some
+MAX_RATE = 30.0  # frames per second; faster environments skip some
 PANEL, HEAD, FOOT, MARGIN = 92, 18, 16, 6  # height of the panel, of its title and legend, space beside; pixels
 INK = {"value": (255, 176, 0), "reward": (100, 160, 255), "success": (80, 220, 100), "text": (230, 230, 230)}
 EXTRA = "pip install 'perceiver-actor-critic[video]'"
@@ -36,36 +38,64 @@ class Curves:
     success: int | None = None  # the first step that succeeded
 
     @classmethod
-    def of(cls, trial: "EpisodeResult", actor: str) -> "Curves":
-        first = np.flatnonzero(trial.episode.extra_rewards.get("success", np.zeros(0)))
+    def of(cls, played: EpisodeResult, actor: str) -> "Curves":
+        first = np.flatnonzero(played.episode.extra_rewards.get("success", np.zeros(0)))
         return cls(
-            title=f"{trial.task}  trial {trial.index}  {actor}",
-            reward=trial.episode.reward,
-            value=trial.values,
+            title=f"{played.task}  episode {played.index}  {actor}",
+            reward=played.episode.reward,
+            value=played.values,
             success=int(first[0]) if len(first) else None,
         )
 
 
-def film(trial: "EpisodeResult", path: Path, *, actor: str, max_steps: int | None = None) -> str | None:
-    """Write an mp4 of a trial; returns a complaint if playing it again gave another return."""
-    rate = trial.spec.control_rate or MAX_RATE
+def film(
+    actors: Sequence[Actor],
+    records: Sequence[EpisodeRecord],
+    indices: Collection[int],
+    folder: Path,
+    *,
+    max_steps: int | None = None,
+    **options: Any,
+) -> list[str]:
+    """Play the recorded episodes with these indices again and write their videos. Return a note on each that differs.
+
+    `options` are those of `evaluate` that the episodes were played with.
+    """
+    notes, names = list[str](), list[str]()
+    for actor in actors:
+        chosen = [entry for entry in records if entry.actor == actor.label and entry.index in indices]
+        jobs = [Job(entry.task, entry.seed, entry.index) for entry in chosen]
+        with closing(play_episodes(actor, jobs, max_steps=max_steps, **options)) as results:
+            for before, (played, _) in zip(chosen, results, strict=True):
+                now = record(played, actor.label)
+                if before != now:
+                    changed = f"the return is {now.total:.6g}, before {before.total:.6g}"
+                    notes.append(f"{actor.label}, {played.job}: {changed}.")
+                names.append(file_name(actor.label, played.task, played.index, names))
+                notes += write_video(played, folder / names[-1], actor=actor.label, max_steps=max_steps)
+    return notes
+
+
+def write_video(played: EpisodeResult, path: Path, *, actor: str, max_steps: int | None = None) -> list[str]:
+    """Write an mp4 of an episode. Return a note if its actions, played again, give another return."""
+    rate = played.spec.control_rate or MAX_RATE
     stride = max(1, math.ceil(rate / MAX_RATE))
     total = [0.0]
-    frames = replay(trial.task, trial.episode, stride=stride, max_steps=max_steps, total=total)
-    encode(draw(frames, Curves.of(trial, actor), stride), path, rate / stride)
-    wanted = float(trial.episode.reward.sum(dtype=np.float64))
-    if abs(total[0] - wanted) <= 1e-6 * max(1.0, abs(wanted)):
-        return None
-    return (
-        f"{path}: the actions of {trial.task}, trial {trial.index}, played again give a return of {total[0]:.6g} and "
-        f"not {wanted:.6g}: the video does not show what was counted."
-    )
+    frames = replay(played.task, played.episode, stride=stride, max_steps=max_steps, total=total)
+    encode(draw(frames, Curves.of(played, actor), stride), path, rate / stride)
+    expected = played.total_return
+    if abs(total[0] - expected) <= 1e-6 * max(1.0, abs(expected)):
+        return []
+    return [
+        f"{path}: the actions of {played.job}, played again, give a return of {total[0]:.6g} and not {expected:.6g}. "
+        "The video does not show the episode that was counted."
+    ]
 
 
 def replay(
     task: str, episode: Episode, *, stride: int, max_steps: int | None = None, total: list[float]
 ) -> Iterator[np.ndarray]:
-    """Frames before step 0, `stride`, 2 `stride`, ... and after the last; `total[0]` adds up the rewards."""
+    """Yield the frames before steps 0, `stride`, 2 `stride`, ... and after the last. Add the rewards to `total[0]`."""
     env = envs.make(task, max_steps=max_steps, render_mode="rgb_array")
     try:
         env.reset(seed=episode.seed)
@@ -82,7 +112,7 @@ def replay(
 
 
 def draw(frames: Iterator[np.ndarray], curves: Curves, stride: int) -> Iterator[np.ndarray]:
-    """Each frame with the panel under it: bright up to its moment, dim after."""
+    """Yield each frame with the panel under it. The panel is bright up to the frame's moment and dim after it."""
     panel, dark = None, None
     for number, frame in enumerate(frames):
         height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # h264 wants even sides
@@ -98,7 +128,7 @@ def draw(frames: Iterator[np.ndarray], curves: Curves, stride: int) -> Iterator[
 
 
 def draw_panel(curves: Curves, width: int) -> np.ndarray:
-    """All of the curves, bright: (PANEL, width, 3) uint8. Each has its own scale, written beside it."""
+    """Return the panel with all curves, (PANEL, width, 3) uint8. Each curve has its own scale, given in the legend."""
     image_module, draw_module = _pillow()
     image = image_module.new("RGB", (width, PANEL), (20, 20, 24))
     pen = draw_module.Draw(image)
@@ -119,7 +149,7 @@ def draw_panel(curves: Curves, width: int) -> np.ndarray:
 
 
 def _columns(steps: int, width: int) -> np.ndarray:
-    """Where each moment lies, from before the first step to after the last."""
+    """Return the horizontal position of each moment, from before the first step to after the last."""
     return np.linspace(MARGIN, width - 1 - MARGIN, steps + 1)
 
 
@@ -131,8 +161,9 @@ def _polyline(values: np.ndarray, columns: np.ndarray) -> list[tuple[float, floa
 
 
 def check() -> None:
-    """Raise now if what videos need is missing, and not after hours of trials."""
-    _pillow(), _av()
+    """Raise if a package that videos need is missing."""
+    _pillow()
+    _av()
 
 
 def _pillow() -> tuple[Any, Any]:
@@ -152,7 +183,7 @@ def _av() -> Any:
 
 
 def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
-    """To an mp4, h264 if this build of PyAV has it, else mpeg4; the file appears when it is whole."""
+    """Write an mp4, h264 if this build of PyAV has it, else mpeg4. The file appears when it is complete."""
     av = _av()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
@@ -173,7 +204,7 @@ def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
 
 
 def file_name(actor: str, task: str, index: int, taken: Sequence[str] = ()) -> str:
-    """A name any file system takes: `drawer-open.trial3.my_policy.mp4`."""
+    """Return a name for any file system, such as `metaworld.push.episode3.my_policy.mp4`, that is not in `taken`."""
     clean = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in actor)[:60]
-    name = f"{task.replace('/', '.')}.trial{index}.{clean}"
+    name = f"{task.replace('/', '.')}.episode{index}.{clean}"
     return f"{name}.{len(taken)}.mp4" if f"{name}.mp4" in taken else f"{name}.mp4"
