@@ -11,8 +11,8 @@ from pac.behaviours.learner import SHIPPED, Learner, act, learner_file, read_lea
 TASK = "control/pendulum.swingup"  # three numbers in, one out
 
 
-def save_life(folder: Path, outputs: list[float], *, task: str = TASK, state_dim: int = 3) -> None:
-    """A life whose moments each answer one number, whatever they see."""
+def save_stages(folder: Path, outputs: list[float], *, task: str = TASK, state_dim: int = 3) -> None:
+    """Write a learner with a constant action at each stage."""
     count = len(outputs)
     bias = np.arctanh(np.array(outputs, np.float32))[:, None]
     arrays = {
@@ -33,25 +33,25 @@ def first_actions(spec: str, episodes: int) -> list[float]:
         observation, _ = env.reset(seed=seed)
         behaviour.begin(env, np.random.default_rng(seed))
         found.append(round(float(behaviour.act(observation)[0]), 2))
-        assert found[-1] == round(float(behaviour.act(observation)[0]), 2)  # one moment through a whole episode
+        assert found[-1] == round(float(behaviour.act(observation)[0]), 2)  # one stage through a whole episode
     return found
 
 
-def test_each_episode_is_a_moment_of_the_part_of_life_asked_for(tmp_path: Path) -> None:
-    save_life(tmp_path, [-0.5, 0.0, 0.25, 0.5])
+def test_an_episode_uses_one_stage_of_the_chosen_part_of_training(tmp_path: Path) -> None:
+    save_stages(tmp_path, [-0.5, 0.0, 0.25, 0.5])
     assert set(first_actions(f"learner:folder={tmp_path}", 40)) == {-0.5, 0.0, 0.25, 0.5}
     assert set(first_actions(f"learner:folder={tmp_path},life=0.5-1", 40)) == {0.25, 0.5}
     assert set(first_actions(f"learner:folder={tmp_path},life=1", 10)) == {0.5}
     assert set(first_actions(f"learner:folder={tmp_path},life=0-0", 10)) == {-0.5}
 
 
-def test_the_same_generator_gives_the_same_moment(tmp_path: Path) -> None:
-    save_life(tmp_path, [-0.5, 0.0, 0.25, 0.5])
+def test_the_same_generator_gives_the_same_stage(tmp_path: Path) -> None:
+    save_stages(tmp_path, [-0.5, 0.0, 0.25, 0.5])
     assert first_actions(f"learner:folder={tmp_path}", 10) == first_actions(f"learner:folder={tmp_path}", 10)
 
 
-def test_actions_are_brought_to_the_tasks_bounds(tmp_path: Path) -> None:
-    save_life(tmp_path, [0.9])
+def test_actions_are_scaled_to_the_bounds_of_the_task(tmp_path: Path) -> None:
+    save_stages(tmp_path, [0.9])
     env = envs.make(TASK)
     env.task = env.task.__class__(**{**vars(env.task), "action_low": (2.0,), "action_high": (4.0,)})
     behaviour = Learner(folder=str(tmp_path))
@@ -59,7 +59,7 @@ def test_actions_are_brought_to_the_tasks_bounds(tmp_path: Path) -> None:
     assert behaviour.act(env.reset(seed=0)[0]) == pytest.approx(3.9, abs=1e-3)
 
 
-def test_inputs_are_squashed_and_layers_normalised() -> None:
+def test_inputs_are_compressed_and_layers_normalised() -> None:
     random = np.random.default_rng(0)
     layers = [(random.normal(size=(3, 8)), random.normal(size=8)) for _ in range(1)]
     layers += [(random.normal(size=(8, 8)), random.normal(size=8)), (random.normal(size=(8, 2)), random.normal(size=2))]
@@ -73,14 +73,14 @@ def test_inputs_are_squashed_and_layers_normalised() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [("life=0.5-2", "a part of a life such as 0.5-1"), ("life=1-0.5", "from low to high"), ("lif=1", "Did you mean")],
+    [("life=0.5-2", "a part of training such as 0.5-1"), ("life=1-0.5", "from low to high"), ("lif=1", "Did you mean")],
 )
 def test_wrong_options_are_refused(options: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(f"learner:folder=x,{options}")
 
 
-def test_those_that_ship_fit_their_tasks_and_know_them() -> None:
+def test_shipped_learners_fit_their_tasks_and_beat_random_actions() -> None:
     tasks = sorted(path.stem.replace("-", "/", 1) for path in SHIPPED.glob("*.safetensors"))
     assert len(tasks) == 16
     for task in tasks:
@@ -102,24 +102,24 @@ def episode_return(task: str, spec: str, steps: int = 200) -> float:
     return total
 
 
-def test_a_task_that_nobody_learned_names_those_that_were() -> None:
+def test_an_unknown_task_lists_the_known_ones() -> None:
     env = envs.make("control/acrobot.swingup")
     with pytest.raises(ValueError, match=r"control-walker\.walk"):
         make("learner").begin(env, np.random.default_rng(0))
 
 
-def test_a_missing_file_says_who_makes_it(tmp_path: Path) -> None:
+def test_a_missing_file_names_the_script_that_makes_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"learners\.py"):
         first_actions(f"learner:folder={tmp_path}", 1)
 
 
-def test_what_is_no_network_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / learner_file(TASK)).write_bytes(b"not a network")
     with pytest.raises(ValueError, match="layers of a network"):
         first_actions(f"learner:folder={tmp_path}", 1)
 
 
-def test_another_tasks_network_is_refused(tmp_path: Path) -> None:
-    save_life(tmp_path, [0.0], state_dim=5)
-    with pytest.raises(ValueError, match="expected 3 numbers in and 1 out"):
+def test_a_network_of_another_task_is_refused(tmp_path: Path) -> None:
+    save_stages(tmp_path, [0.0], state_dim=5)
+    with pytest.raises(ValueError, match="expected 3 inputs and 1 outputs"):
         first_actions(f"learner:folder={tmp_path}", 1)
