@@ -154,7 +154,7 @@ def test_a_policy_is_shown_goals_as_in_training(tmp_path: Path, monkeypatch: pyt
         for row, query in enumerate(asked):
             expected = torch.from_numpy(pictures[query.seed % len(pictures)])
             assert torch.equal(observation.goal_images[row, 0], expected)
-        assert observation.goal_slots[0].tolist() == [run.interface.goal_cameras["camera1"]]
+        assert observation.goal_slots[0].tolist() == [run.metadata.goal_cameras["camera1"]]
         assert not observation.text_mask.any()
     assert not torch.equal(observation.goal_images[0], observation.goal_images[1])
     assert shown_by(load(tmp_path / "run", goals={})).goal_images.shape[1] == 0

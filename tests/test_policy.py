@@ -23,7 +23,7 @@ MIX = {"image_size": [8, 9], "defaults": {"imitation_weight": 0.5}}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    """Two robots: one with two cameras and asymmetric bounds, one with none; weights that are not almost flat."""
+    """Two embodiments: one with two cameras and asymmetric bounds, one with none; weights that are not almost flat."""
     folder = tmp_path_factory.mktemp("policy")
     write_dataset(folder / "data" / "arm", cameras=2, instruction="lift the red cube")
     write_dataset(folder / "data" / "leg", dims=5, low=(-2.0,), high=(0.5,), instruction="walk", reward=4.0, seed=1)
@@ -41,13 +41,13 @@ def sharpen(run: Trainer) -> None:
 
 
 def task(run: Trainer, index: int = 0, **changes: Any) -> TaskSpec:
-    robot = run.interface.robots[index]
+    embodiment = run.metadata.embodiments[index]
     fields: dict[str, Any] = {
         "name": "lab/task",
-        "instruction": robot.instructions[0],
-        "state_dim": len(robot.proprio_centre),
-        "action_low": robot.action_low,
-        "action_high": robot.action_high,
+        "instruction": embodiment.instructions[0],
+        "state_dim": len(embodiment.proprio_centre),
+        "action_low": embodiment.action_low,
+        "action_high": embodiment.action_high,
         "max_steps": 9,
         "has_success": False,
     }
@@ -131,14 +131,14 @@ def test_nor_do_they_with_several_threads() -> None:
     model = PAC(model_config("nano", num_proprio=39, num_actions=4))
     torch.nn.init.normal_(model.policy.decoder.head.weight)
     numbers = {"action_low": (-1.0,) * 4, "action_high": (1.0,) * 4}
-    robot = EmbodimentStats(
+    embodiment = EmbodimentStats(
         name="arm", instructions=("x",), proprio_centre=(0.0,) * 39, proprio_scale=(1.0,) * 39, **numbers
     )
-    interface = PolicyMetadata(cameras={}, goal_cameras={}, image_size=(8, 8), discount=0.9, robots=(robot,))
+    metadata = PolicyMetadata(cameras={}, goal_cameras={}, image_size=(8, 8), discount=0.9, embodiments=(embodiment,))
     spec = TaskSpec(name="t", instruction="x", state_dim=39, max_steps=1, has_success=False, **numbers)
     states = np.random.default_rng(0).normal(size=(40, 39)).astype(np.float32)
     asked = [Query(task=spec, observation={"observation.state": s}, seed=i, step=0) for i, s in enumerate(states)]
-    policy, threads = Policy(model, interface, values=True), torch.get_num_threads()
+    policy, threads = Policy(model, metadata, values=True), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         together = [reply.value for reply in policy.act(asked)]
@@ -211,16 +211,16 @@ def test_the_best_of_many_and_its_value(run: Trainer) -> None:
     asked = queries(run, 1, count=16)
     one, many = (load(run.directory.path, best_of=n, values=True).act(asked) for n in (1, 16))
     assert np.mean([r.value for r in many]) > np.mean([r.value for r in one])
-    scale = run.interface.robots[1].value_scale
+    scale = run.metadata.embodiments[1].value_scale
     assert scale == pytest.approx(run.sampler.value_scales["leg"]) == pytest.approx(0.25)
-    raw = Policy(run.state.model, unscaled(run.interface), values=True).act(asked)
+    raw = Policy(run.state.model, unscaled(run.metadata), values=True).act(asked)
     assert [r.value for r in one] == pytest.approx([x.value / scale for x in raw if x.value is not None], rel=1e-5)
     assert load(run.directory.path).act(asked)[0].value is None
 
 
-def unscaled(interface: PolicyMetadata) -> PolicyMetadata:
-    robots = tuple(dataclasses.replace(robot, value_scale=1.0) for robot in interface.robots)
-    return dataclasses.replace(interface, robots=robots)
+def unscaled(metadata: PolicyMetadata) -> PolicyMetadata:
+    embodiments = tuple(dataclasses.replace(embodiment, value_scale=1.0) for embodiment in metadata.embodiments)
+    return dataclasses.replace(metadata, embodiments=embodiments)
 
 
 def test_what_it_cannot_answer(run: Trainer) -> None:
@@ -240,17 +240,19 @@ def test_what_it_cannot_answer(run: Trainer) -> None:
 
 
 def test_which_dataset_a_task_is_like(run: Trainer) -> None:
-    """Its instruction decides among robots of one size; if none has it and they differ, that is an error."""
-    arm, leg = run.interface.robots
+    """Its instruction decides among embodiments of one size; if none has it and they differ, that is an error."""
+    arm, leg = run.metadata.embodiments
     other = dataclasses.replace(arm, name="arm2", instructions=("push",), action_high=(2.0, 5.0))
-    two = dataclasses.replace(run.interface, robots=(arm, other, leg))
-    assert two.robot(task(run, instruction="push")).name == "arm2"
-    assert two.robot(task(run, instruction="lift the red cube")).name == "arm"
+    two = dataclasses.replace(run.metadata, embodiments=(arm, other, leg))
+    assert two.embodiment(task(run, instruction="push")).name == "arm2"
+    assert two.embodiment(task(run, instruction="lift the red cube")).name == "arm"
     with pytest.raises(ValueError, match=r"found 'sing', and several datasets.*arm, arm2"):
-        two.robot(task(run, instruction="sing"))
-    alike = dataclasses.replace(run.interface, robots=(arm, dataclasses.replace(arm, name="b", instructions=("push",))))
-    assert alike.robot(task(run, instruction="sing")).name == "arm"
-    assert run.interface.robot(task(run, instruction="sing")).name == "arm"
+        two.embodiment(task(run, instruction="sing"))
+    alike = dataclasses.replace(
+        run.metadata, embodiments=(arm, dataclasses.replace(arm, name="b", instructions=("push",)))
+    )
+    assert alike.embodiment(task(run, instruction="sing")).name == "arm"
+    assert run.metadata.embodiment(task(run, instruction="sing")).name == "arm"
 
 
 def test_the_discount_at_a_task_is_that_of_its_data(tmp_path: Path) -> None:
@@ -268,9 +270,9 @@ def test_the_discount_at_a_task_is_that_of_its_data(tmp_path: Path) -> None:
     run.train()
     content = load_config(tmp_path / "run")
     found = PolicyMetadata.from_json(content, "here")
-    assert found == run.interface
+    assert found == run.metadata
     assert [found.discount_at(task(run, i)) for i in range(3)] == [0.8, 0.0, 0.97]
-    older = content | {"robots": [{k: v for k, v in r.items() if k != "discount"} for r in content["robots"]]}
+    older = content | {"embodiments": [{k: v for k, v in r.items() if k != "discount"} for r in content["embodiments"]]}
     assert [PolicyMetadata.from_json(older, "here").discount_at(task(run, i)) for i in range(3)] == [0.97] * 3
 
 
@@ -293,10 +295,10 @@ def test_it_becomes_another_checkpoint_in_place(run: Trainer, tmp_path: Path) ->
     other = load(pretrained, device="cpu")
     for parameter in other.model.parameters():
         parameter.data.mul_(1.1)
-    robots = tuple(
-        dataclasses.replace(r, proprio_scale=tuple(2 * x for x in r.proprio_scale)) for r in other.interface.robots
+    embodiments = tuple(
+        dataclasses.replace(r, proprio_scale=tuple(2 * x for x in r.proprio_scale)) for r in other.metadata.embodiments
     )
-    changed = dataclasses.replace(other.interface, robots=robots)
+    changed = dataclasses.replace(other.metadata, embodiments=embodiments)
     save_pretrained(other.model, tmp_path / "other", other.model.config, changed.as_json())
     acting = load(pretrained, device="cpu")
     asked = queries(run, 1)
@@ -315,12 +317,12 @@ def test_it_becomes_another_checkpoint_in_place(run: Trainer, tmp_path: Path) ->
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_captured_on_a_gpu(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is replayed equals what is computed step by step, for more rows and robots than one capture."""
+    """What is replayed equals what is computed step by step, for more rows and embodiments than one capture."""
     pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
     captured, plain = (load(pretrained, device="cuda", values=True) for _ in range(2))
 
-    def step_by_step(rows: list[Query], robot: EmbodimentStats, noise: torch.Tensor) -> torch.Tensor:
-        return plain._choose(plain.model.encode(plain._observe(rows, robot)), noise.to(plain.device))
+    def step_by_step(rows: list[Query], embodiment: EmbodimentStats, noise: torch.Tensor) -> torch.Tensor:
+        return plain._choose(plain.model.encode(plain._observe(rows, embodiment)), noise.to(plain.device))
 
     monkeypatch.setattr(plain, "_replay", step_by_step)
     for _ in range(2):

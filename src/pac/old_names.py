@@ -51,7 +51,8 @@ STUDY_ROWS = {
     "BC+Q, windows of five": "BC+Q, windows of 5",
     "PAC+V, blind": "PAC+V, no camera",
 }
-# Keys of what a checkpoint says of one dataset of its training.
+# Keys of a policy's metadata in a checkpoint, and of its statistics of one dataset.
+METADATA_KEYS = {"robots": "embodiments"}
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
 
 

@@ -26,7 +26,7 @@ from pac.model import PAC, Encoded
 from pac.model.cuda_graphs import CapturedGraph
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
-from pac.old_names import EMBODIMENT_KEYS, rename_keys
+from pac.old_names import EMBODIMENT_KEYS, METADATA_KEYS, rename_keys
 from pac.types import Observation, Query, Reply, Sampling, TaskSpec
 
 ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
@@ -46,7 +46,7 @@ class EmbodimentStats:
     value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
     language_conditioned: bool = True  # it saw instructions in training
     goal_cameras: tuple[str, ...] = ()  # whose goal pictures it saw in training
-    discount: float | None = None  # gamma of its values; None, in older checkpoints: that of the interface
+    discount: float | None = None  # gamma of its values; None, in older checkpoints: that of the metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ class PolicyMetadata:
     goal_cameras: dict[str, int]
     image_size: tuple[int, int]
     discount: float  # the objective's
-    robots: tuple[EmbodimentStats, ...]
+    embodiments: tuple[EmbodimentStats, ...]
 
     @classmethod
     def of(cls, sampler: Sampler) -> "PolicyMetadata":
-        robots = []
+        embodiments = []
         for source in sampler.sources:
             data, config = source.dataset, source.config
             found = {"action_low": data.action_low, "action_high": data.action_high}
@@ -67,7 +67,7 @@ class PolicyMetadata:
             numbers = {name: tuple(float(x) for x in values) for name, values in found.items()}
             texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
             scale = sampler.value_scales[config.name] * float(config.reward_scale)
-            robots.append(
+            embodiments.append(
                 EmbodimentStats(
                     name=config.name,
                     instructions=texts,
@@ -84,7 +84,7 @@ class PolicyMetadata:
             goal_cameras=sampler.goal_slots,
             image_size=sampler.image_size,
             discount=sampler.discount,
-            robots=tuple(robots),
+            embodiments=tuple(embodiments),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -93,23 +93,24 @@ class PolicyMetadata:
     @classmethod
     def from_json(cls, content: dict[str, Any], where: object) -> "PolicyMetadata":
         try:
-            tables: list[dict[str, Any]] = content["robots"]
+            content = rename_keys(content, METADATA_KEYS)
+            tables: list[dict[str, Any]] = content["embodiments"]
             frozen = [{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()} for table in tables]
-            robots = tuple(EmbodimentStats(**rename_keys(fields, EMBODIMENT_KEYS)) for fields in frozen)
+            embodiments = tuple(EmbodimentStats(**rename_keys(fields, EMBODIMENT_KEYS)) for fields in frozen)
             rest = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
-            return cls(robots=robots, image_size=tuple(content["image_size"]), **rest)
+            return cls(embodiments=embodiments, image_size=tuple(content["image_size"]), **rest)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{where}: expected what a policy needs to know of its training (robots, cameras, image_size), found "
-                f"it incomplete: {error}. Checkpoints of `pac train` have it."
+                f"{where}: expected the metadata of a policy (embodiments, cameras, image_size), found it incomplete: "
+                f"{error}. Use a checkpoint of `pac train`."
             ) from error
 
-    def robot(self, task: TaskSpec) -> EmbodimentStats:
+    def embodiment(self, task: TaskSpec) -> EmbodimentStats:
         """The dataset that a task is like: same sizes, and the same instruction if there are several."""
         sizes = task.state_dim, len(task.action_low)
-        fits = [r for r in self.robots if (len(r.proprio_centre), len(r.action_low)) == sizes]
+        fits = [r for r in self.embodiments if (len(r.proprio_centre), len(r.action_low)) == sizes]
         if not fits:
-            known = ", ".join(f"{r.name} {(len(r.proprio_centre), len(r.action_low))}" for r in self.robots)
+            known = ", ".join(f"{r.name} {(len(r.proprio_centre), len(r.action_low))}" for r in self.embodiments)
             raise ValueError(
                 f"Task {task.name!r}: expected state and action sizes that the checkpoint was trained on ({known}), "
                 f"found {sizes}. Train on data of this task, or choose another."
@@ -125,7 +126,7 @@ class PolicyMetadata:
 
     def discount_at(self, task: TaskSpec) -> float:
         """Gamma of what the critic says at a task."""
-        own = self.robot(task).discount
+        own = self.embodiment(task).discount
         return self.discount if own is None else own
 
 
@@ -148,7 +149,7 @@ class Policy:
     def __init__(
         self,
         model: PAC,
-        interface: PolicyMetadata,
+        metadata: PolicyMetadata,
         *,
         name: str = "policy",
         sampling: Sampling = "sample",
@@ -164,11 +165,11 @@ class Policy:
             )
         if sampling not in get_args(Sampling):
             raise ValueError(f"Policy: expected sampling among {', '.join(get_args(Sampling))}, found {sampling!r}.")
-        self.model, self.interface, self.name = model, interface, name
+        self.model, self.metadata, self.name = model, metadata, name
         self.sampling, self.best_of, self.values, self.text, self.goals = sampling, best_of, values, text, goals
         self.tokenizer = tokenizer or Tokenizer()
         self.device = next(model.parameters()).device
-        self.cameras = tuple(interface.cameras)  # what it must see
+        self.cameras = tuple(metadata.cameras)  # what it must see
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
         self._captured: dict[Any, CapturedGraph[Tensor]] = {}
 
@@ -180,18 +181,18 @@ class Policy:
         if content["model"] != self.model.config:
             return False
         load_weights(self.model, path)
-        self.interface, self.name = PolicyMetadata.from_json(content, path), name
-        self.cameras = tuple(self.interface.cameras)
-        for store in (self._fixed, self._captured):  # of robots that it does not know any more
-            for key in [key for key in store if key[0] not in self.interface.robots]:
+        self.metadata, self.name = PolicyMetadata.from_json(content, path), name
+        self.cameras = tuple(self.metadata.cameras)
+        for store in (self._fixed, self._captured):  # of embodiments that it does not know any more
+            for key in [key for key in store if key[0] not in self.metadata.embodiments]:
                 del store[key]
         return True
 
     def act(self, queries: Sequence[Query]) -> list[Reply]:
         groups: dict[Any, list[int]] = {}
         for i, query in enumerate(queries):
-            robot = self.interface.robot(query.task)
-            groups.setdefault((robot.name, query.task.instruction), []).append(i)
+            embodiment = self.metadata.embodiment(query.task)
+            groups.setdefault((embodiment.name, query.task.instruction), []).append(i)
         replies: dict[int, Reply] = {}
         with one_thread(self.device):
             for members in groups.values():
@@ -202,17 +203,17 @@ class Policy:
 
     @torch.inference_mode()
     def _answer(self, queries: list[Query]) -> list[Reply]:
-        """Queries of one robot and one instruction, padded to ROWS."""
-        robot, num_actions = self.interface.robot(queries[0].task), len(queries[0].task.action_low)
+        """Queries of one embodiment and one instruction, padded to ROWS."""
+        embodiment, num_actions = self.metadata.embodiment(queries[0].task), len(queries[0].task.action_low)
         rows = queries + [queries[-1]] * (ROWS - len(queries))
         noise = self._noise(rows, num_actions)
-        if self.device.type == "cuda" and not (robot.cameras or robot.goal_cameras):
-            found = self._replay(rows, robot, noise)
+        if self.device.type == "cuda" and not (embodiment.cameras or embodiment.goal_cameras):
+            found = self._replay(rows, embodiment, noise)
         else:
-            found = self._choose(self.model.encode(self._observe(rows, robot)), noise.to(self.device))
+            found = self._choose(self.model.encode(self._observe(rows, embodiment)), noise.to(self.device))
         chosen, values = found.cpu().split([num_actions, found.shape[1] - num_actions], 1)
-        expected = values[:, 0].numpy() / robot.value_scale if values.shape[1] else None
-        low, high = np.array(robot.action_low), np.array(robot.action_high)
+        expected = values[:, 0].numpy() / embodiment.value_scale if values.shape[1] else None
+        low, high = np.array(embodiment.action_low), np.array(embodiment.action_high)
         raw = (low + (chosen.numpy() + 1) / 2 * (high - low)).astype(np.float32)
         return [
             Reply(
@@ -243,15 +244,15 @@ class Policy:
             return bins.decode(logits.argmax(-1), logits)[:, None]
         return (bins.median(logits) if self.sampling == "median" else bins.mean(logits))[:, None]
 
-    def _replay(self, queries: list[Query], robot: EmbodimentStats, noise: Tensor) -> Tensor:
+    def _replay(self, queries: list[Query], embodiment: EmbodimentStats, noise: Tensor) -> Tensor:
         """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are
-        captured once for each robot and instruction.
+        captured once for each embodiment and instruction.
         """
-        inputs = {"proprio": torch.from_numpy(self._states(queries, robot)), "noise": noise}
+        inputs = {"proprio": torch.from_numpy(self._states(queries, embodiment)), "noise": noise}
         instruction = queries[0].task.instruction
-        key = (robot, instruction, self.sampling, noise.shape)
+        key = (embodiment, instruction, self.sampling, noise.shape)
         if key not in self._captured:
-            fixed = self._constants(robot, instruction)
+            fixed = self._constants(embodiment, instruction)
 
             def compute(inputs: dict[str, Tensor]) -> Tensor:
                 return self._choose(self.model.encode(Observation.of(inputs["proprio"], **fixed)), inputs["noise"])
@@ -275,57 +276,57 @@ class Policy:
             return bins.mean(self.model.q_logits(encoded, actions, mask))
         return bins.mean(self.model.v_logits(encoded))[:, None] if self.model.config.v_head else None
 
-    def _observe(self, queries: list[Query], robot: EmbodimentStats) -> Observation:
-        proprio = torch.from_numpy(self._states(queries, robot)).to(self.device)
-        fields = dict(self._constants(robot, queries[0].task.instruction))
-        names = [name for name in robot.cameras if IMAGES + name in queries[0].observation]
-        if len(names) < len(robot.cameras):
-            missing = sorted(set(robot.cameras) - set(names))
+    def _observe(self, queries: list[Query], embodiment: EmbodimentStats) -> Observation:
+        proprio = torch.from_numpy(self._states(queries, embodiment)).to(self.device)
+        fields = dict(self._constants(embodiment, queries[0].task.instruction))
+        names = [name for name in embodiment.cameras if IMAGES + name in queries[0].observation]
+        if len(names) < len(embodiment.cameras):
+            missing = sorted(set(embodiment.cameras) - set(names))
             raise ValueError(
                 f"Task {queries[0].task.name!r}: expected the checkpoint's cameras, found no {missing}. "
-                f"Evaluate with --cameras {' '.join(robot.cameras)}."
+                f"Evaluate with --cameras {' '.join(embodiment.cameras)}."
             )
         if names:
             pictures = np.stack([[query.observation[IMAGES + name] for name in names] for query in queries])
             fields["images"] = self._resize(torch.from_numpy(pictures)).to(self.device)
-            slots = torch.tensor([self.interface.cameras[name] for name in names], device=self.device)
+            slots = torch.tensor([self.metadata.cameras[name] for name in names], device=self.device)
             fields["camera_slots"] = slots.expand(len(queries), -1)
-        return Observation.of(proprio, **fields, **self._show_goals(queries, robot))
+        return Observation.of(proprio, **fields, **self._show_goals(queries, embodiment))
 
-    def _show_goals(self, queries: list[Query], robot: EmbodimentStats) -> dict[str, Tensor]:
+    def _show_goals(self, queries: list[Query], embodiment: EmbodimentStats) -> dict[str, Tensor]:
         """A goal for each episode, chosen by its seed alone."""
         instruction = queries[0].task.instruction
         pictures = (self.goals or {}).get(instruction, {})
-        names = [name for name in robot.goal_cameras if name in pictures]
-        if self.goals is None and robot.goal_cameras and not robot.language_conditioned:
+        names = [name for name in embodiment.goal_cameras if name in pictures]
+        if self.goals is None and embodiment.goal_cameras and not embodiment.language_conditioned:
             raise ValueError(
                 f"Task {queries[0].task.name!r}: expected goal pictures, as {self.name} was told its tasks by nothing "
                 "else, found none. Evaluate with --goals DATASET, a dataset with successes at the task."
             )
-        if len(names) < len(robot.goal_cameras) and self.goals:
+        if len(names) < len(embodiment.goal_cameras) and self.goals:
             raise ValueError(
                 f"Task {queries[0].task.name!r}: expected goal pictures of {instruction!r} by the cameras "
-                f"{', '.join(robot.goal_cameras)}, found {sorted(pictures) or 'none'}. Name a dataset that has them."
+                f"{', '.join(embodiment.goal_cameras)}, found {sorted(pictures) or 'none'}. Name a dataset with them."
             )
         if not names:
             return {}
         chosen = np.stack([[pictures[n][query.seed % len(pictures[n])] for n in names] for query in queries])
-        slots = torch.tensor([self.interface.goal_cameras[name] for name in names], device=self.device)
+        slots = torch.tensor([self.metadata.goal_cameras[name] for name in names], device=self.device)
         shown = self._resize(torch.from_numpy(chosen)).to(self.device)
         return {"goal_images": shown, "goal_slots": slots.expand(len(queries), -1)}
 
-    def _constants(self, robot: EmbodimentStats, instruction: str) -> dict[str, Tensor]:
-        """What is the same in all observations of a robot at a task."""
-        key = (robot, instruction)
+    def _constants(self, embodiment: EmbodimentStats, instruction: str) -> dict[str, Tensor]:
+        """What is the same in all observations of an embodiment at a task."""
+        key = (embodiment, instruction)
         if key not in self._fixed:
-            ids, mask = self.tokenizer.encode(instruction if robot.language_conditioned and self.text else "")
+            ids, mask = self.tokenizer.encode(instruction if embodiment.language_conditioned and self.text else "")
             found = {"text": torch.from_numpy(ids[mask])}
-            found |= {name: torch.tensor(getattr(robot, name)) for name in ("proprio_centre", "proprio_scale")}
+            found |= {name: torch.tensor(getattr(embodiment, name)) for name in ("proprio_centre", "proprio_scale")}
             self._fixed[key] = {name: x.to(self.device).expand(ROWS, -1) for name, x in found.items()}
         return self._fixed[key]
 
-    def _states(self, queries: list[Query], robot: EmbodimentStats) -> np.ndarray:
-        return np.stack([self._state(query, len(robot.proprio_centre)) for query in queries])
+    def _states(self, queries: list[Query], embodiment: EmbodimentStats) -> np.ndarray:
+        return np.stack([self._state(query, len(embodiment.proprio_centre)) for query in queries])
 
     def _state(self, query: Query, size: int) -> np.ndarray:
         state = query.observation.get(STATE, np.zeros(0, np.float32))
@@ -337,16 +338,16 @@ class Policy:
         return np.asarray(state, np.float32)
 
     def _resize(self, pictures: Tensor) -> Tensor:
-        size = tuple(self.interface.image_size)
+        size = tuple(self.metadata.image_size)
         return pictures if tuple(pictures.shape[-3:-1]) == size else resize_images(pictures, (size[0], size[1]))
 
 
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:
     """The policy in a run, a checkpoint, or a folder of `save_pretrained`."""
     content = load_config(path)
-    interface = PolicyMetadata.from_json(content, path)
+    metadata = PolicyMetadata.from_json(content, path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Policy(PAC.from_pretrained(path).to(device), interface, name=name or str(path), **options)
+    return Policy(PAC.from_pretrained(path).to(device), metadata, name=name or str(path), **options)
 
 
 def read_goals(paths: Sequence[str | Path]) -> GoalImages:

@@ -95,9 +95,9 @@ def test_given_statistics_reach_the_batch_and_the_policy(folders: list[Path]) ->
     batch = sampler.batch(0)
     np.testing.assert_array_equal(batch.observation.proprio_centre[0, 0], [1, 2, 3])
     np.testing.assert_array_equal(batch.observation.proprio_scale[0, 0], [4, 5, 6])
-    robot = PolicyMetadata.of(sampler).robots[0]
-    assert (robot.proprio_centre, robot.proprio_scale) == ((1, 2, 3), (4, 5, 6))
-    assert robot.instructions == ("a", "b")
+    embodiment = PolicyMetadata.of(sampler).embodiments[0]
+    assert (embodiment.proprio_centre, embodiment.proprio_scale) == ((1, 2, 3), (4, 5, 6))
+    assert embodiment.instructions == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert all(source.startswith(f"{maker} in ") for source in Dataset(place).sources)
     # The folder is loaded like a run: it is the promoted checkpoint.
     assert (folder / "promoted").resolve() == (folder / found["rounds"][-1]["checkpoint"]).resolve()
-    assert load(folder).interface.robots[0].name == f"collected/{POINTS}"
+    assert load(folder).metadata.embodiments[0].name == f"collected/{POINTS}"
 
 
 def test_the_mixture_keeps_all_old_data_and_the_first_statistics(tmp_path: Path) -> None:
@@ -124,15 +124,15 @@ def test_the_mixture_keeps_all_old_data_and_the_first_statistics(tmp_path: Path)
     assert numbers[0] == numbers[1] == numbers[2]
     first = Dataset(folder / f"rounds/000/data/{POINTS}")
     np.testing.assert_allclose(numbers[0][0], first.proprio_centre)
-    np.testing.assert_allclose(load(folder).interface.robots[0].proprio_scale, first.proprio_scale)
+    np.testing.assert_allclose(load(folder).metadata.embodiments[0].proprio_scale, first.proprio_scale)
 
 
 def test_statistics_of_all_data(tmp_path: Path) -> None:
     assert improve(tmp_path, improve={"rounds": 2, "statistics": "all"}) == 0
     states = [Dataset(tmp_path / f"run/rounds/{n:03d}/data/{POINTS}").arrays["observation.state"] for n in range(2)]
-    robot = load(tmp_path / "run").interface.robots[0]
-    np.testing.assert_allclose(robot.proprio_centre, np.concatenate(states).mean(0), rtol=1e-4)
-    np.testing.assert_allclose(robot.proprio_scale, np.concatenate(states).std(0), rtol=1e-3)
+    embodiment = load(tmp_path / "run").metadata.embodiments[0]
+    np.testing.assert_allclose(embodiment.proprio_centre, np.concatenate(states).mean(0), rtol=1e-4)
+    np.testing.assert_allclose(embodiment.proprio_scale, np.concatenate(states).std(0), rtol=1e-3)
 
 
 def test_training_goes_on_with_its_optimiser_and_the_same_memory(

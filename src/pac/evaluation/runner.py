@@ -132,7 +132,7 @@ def play_episodes(
     if not jobs:
         return
     policy = actor.load()
-    discount_at = policy.interface.discount_at if isinstance(policy, Policy) else lambda spec: None
+    discount_at = policy.metadata.discount_at if isinstance(policy, Policy) else lambda spec: None
     cameras = cameras or tuple(getattr(policy, "cameras", ()))
     results = rollout(policy, jobs, cameras=cameras, **options)
     with closing(cast(Generator[EpisodeResult, None, None], results)) as running:

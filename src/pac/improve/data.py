@@ -34,7 +34,7 @@ def round_config(recipe: Recipe, folder: ImproveFolder, entry: Round) -> RunConf
     plain, improve, start = recipe.plain(), recipe.improve, None if entry.start is None else folder.place(entry.start)
     known: Sequence[EmbodimentStats] = ()
     if start is not None and improve.statistics == "first":
-        known = PolicyMetadata.from_json(load_config(start), start).robots
+        known = PolicyMetadata.from_json(load_config(start), start).embodiments
     paths = [part.path for part in (*folder.earlier_data(entry.round), *(entry.data or ()))]
     config = recipe.config(
         collected_groups(recipe, folder.path, paths),

@@ -159,7 +159,7 @@ class Loop:
     def _check_tasks(self, metadata: PolicyMetadata) -> None:
         """Raise unless a policy with this training can act in every task."""
         for task in self.improve.all_tasks:
-            metadata.robot(task_spec(task, cameras=tuple(metadata.cameras), max_steps=self.improve.max_steps))
+            metadata.embodiment(task_spec(task, cameras=tuple(metadata.cameras), max_steps=self.improve.max_steps))
 
     # ---------------------------------------------------------------------------------------------------- collecting
 
@@ -219,7 +219,7 @@ class Loop:
         begun = directory.is_run()
         directory.open(resume=begun, overwrite=False)
         self.trainer = trainer = Trainer(config, directory, self.processes, reuse=self.trainer)
-        self._check_tasks(trainer.interface)
+        self._check_tasks(trainer.metadata)
         for note in data.check_values(trainer) if config.objective.critic != "none" else []:
             self.console.print(f"[bold red]{escape(note)}")
         if entry.start is not None and self.folder.promoted is not None:

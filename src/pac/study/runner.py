@@ -202,7 +202,7 @@ def perform(folder: StudyFolder, run: StudyRun) -> RunEvaluation:
         if trained and folder.evaluation_path(run).exists():
             earlier = folder.read_evaluation(run)
         # Goal images of the data are in no checkpoint: the trainer is built again, to read them.
-        if not trained or any(robot.goal_cameras for robot in load().interface.robots):
+        if not trained or any(dataset.goal_cameras for dataset in load().metadata.embodiments):
             config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # no evaluation during training
             trainer = training_run.perform(config, path, processes, resume=RunDirectory(path).is_run())
             if trainer.interrupted is not None:

@@ -62,7 +62,7 @@ class Trainer:
         self.directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
         self.model_config = fit_model(config, opened)
         self.sampler, self.objective = make_sampler(config, self.processes, opened, self.model_config), config.objective
-        self.interface = PolicyMetadata.of(self.sampler)
+        self.metadata = PolicyMetadata.of(self.sampler)
         self.size = size_name(self.model_config)
         self.update_flops = mean_flops(self.plan, self.model_config, self.objective.num_samples)
         self.steps = self._duration(config.length)
@@ -155,11 +155,11 @@ class Trainer:
                 f"{self.config.mixture.batch_size}, found {machine.accumulate}."
             )
         for task in settings.tasks:
-            spec = task_spec(task, cameras=tuple(self.interface.cameras), max_steps=settings.max_steps)
-            robot = self.interface.robot(spec)
-            if robot.goal_cameras and spec.instruction not in self.goals:
+            spec = task_spec(task, cameras=tuple(self.metadata.cameras), max_steps=settings.max_steps)
+            embodiment = self.metadata.embodiment(spec)
+            if embodiment.goal_cameras and spec.instruction not in self.goals:
                 raise ValueError(
-                    f"evaluation.tasks: expected goal pictures of {task!r} in the data, since {robot.name!r} shows "
+                    f"evaluation.tasks: expected goal images of {task!r} in the data, since {embodiment.name!r} shows "
                     "some in training, found neither stored ones nor a success. Leave the task out and try the "
                     "checkpoint with `pac evaluate --goals DATASET`."
                 )
@@ -172,15 +172,15 @@ class Trainer:
 
             for family in families:
                 load(family)
-        if families - {"gym"} and self.interface.cameras:
+        if families - {"gym"} and self.metadata.cameras:
             find_gl()
 
     @functools.cached_property
     def goals(self) -> GoalImages:
         """What the policy is shown in trials, where it saw goals in training: those of its own data."""
         found: GoalImages = {}
-        for source, robot in zip(self.sampler.sources, self.interface.robots, strict=True):
-            if robot.goal_cameras:
+        for source, embodiment in zip(self.sampler.sources, self.metadata.embodiments, strict=True):
+            if embodiment.goal_cameras:
                 stored = source.config.goals == "stored"
                 found |= find_goal_images(source.dataset, stored=stored, instruction=source.config.instruction)
         return found
@@ -241,7 +241,7 @@ class Trainer:
         def write() -> None:
             pretrained = folder / "pretrained_model"
             save_file(weights, pretrained / WEIGHTS, metadata={"format": "pt"})
-            content = {"type": "pac", "model": dataclasses.asdict(self.model_config)} | self.interface.as_json()
+            content = {"type": "pac", "model": dataclasses.asdict(self.model_config)} | self.metadata.as_json()
             (pretrained / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
             (pretrained / "train_config.json").write_text(json.dumps(resolved, indent=2, default=str) + "\n")
             finish()
@@ -453,7 +453,7 @@ class Trainer:
         """The policy as it is now; of several processes all must ask, and the main one may use it."""
         model = distributed.whole_model(self.state.model, self.processes)
         usual = {"sampling": self.config.evaluation.sampling, "goals": self.goals or None}
-        return Policy(model, self.interface, **(usual | options))
+        return Policy(model, self.metadata, **(usual | options))
 
     def summary(self, logs: RunLogger) -> dict[str, Any]:
         return {
