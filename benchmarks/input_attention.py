@@ -32,7 +32,7 @@ from pac.model.kernels import scalar as scalar_kernels
 
 GAINS, NUMBERS, HEADS, QUERIES = 8, 223, 8, 32
 WIDTHS = {"XXS": 96, "L": 256}
-NAMES = ["read", "log mass", "scale", "direction score", "offset score", "direction value", "offset value"]
+NAMES = ["output", "log mass", "scale", "direction score", "offset score", "direction value", "offset value"]
 # lines, tokens, warps, stages; tokens, warps, stages, splits
 FORWARD = {
     "XXS": [(128, 64, 8, 2), (128, 64, 8, 1), (128, 64, 16, 2), (128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)],
@@ -126,8 +126,8 @@ def both_times(attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tenso
 
 
 def reference(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-    read, log_mass = ScalarAttention.apply(*inputs)  # type: ignore[no-untyped-call]
-    return read, log_mass
+    output, log_mass = ScalarAttention.apply(*inputs)  # type: ignore[no-untyped-call]
+    return output, log_mass
 
 
 def kernel(*inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,9 +247,9 @@ def latent_errors(attend: Callable[..., tuple[Tensor]], inputs: Sequence[Tensor]
     found = []
     for function, dtype in ((attend, inputs[0].dtype), (by_backend, torch.float64)):
         few = [x[::8].detach().to(dtype).requires_grad_() for x in inputs]
-        (read,) = function(*few)
-        pull = torch.randn(read.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).bfloat16()
-        found.append([read, *torch.autograd.grad(read, few, pull.to(dtype))])
+        (output,) = function(*few)
+        pull = torch.randn(output.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).bfloat16()
+        found.append([output, *torch.autograd.grad(output, few, pull.to(dtype))])
     return [((x - exact).norm() / exact.norm()).item() for x, exact in zip(*found, strict=True)]
 
 
@@ -323,7 +323,7 @@ def main() -> None:
                 show("ms of the kernels by tiles", ["", "", "sizes", "ms"], tiles(size))
             if name == "latents":
                 show(f"{size}: ms of the latents' self-attention", ["", "forward", "forward + backward"], latents(size))
-                show("relative error against float64", ["", "", "read", "query", "key", "value"], latent_check(size))
+                show("relative error against float64", ["", "", "output", "query", "key", "value"], latent_check(size))
                 show("ms of its kernels by tiles", ["", "", "sizes", "ms", "error"], latent_tiles(size))
     console.print(f"{time.time() - started:.0f} s in all")
 

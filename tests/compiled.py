@@ -31,14 +31,14 @@ for critic in ("q", "v"):
 # Of arrays with an entry for each row, head, query and token the input attention makes one forward, one backward, both
 # in bfloat16: what its speed rests on.
 model = small_model(0, num_proprio=161)
-model.read.by_tables = True  # as in sizes where it pays
+model.input_attention.by_tables = True  # as in sizes where it pays
 observation = random_observation(model.config, 7)
 
 
 @torch.compile(fullgraph=True)
 def read() -> torch.Tensor:
     with torch.autocast("cpu", torch.bfloat16):
-        return model.read(model.latents, model.inputs(observation)[:1], 7)
+        return model.input_attention(model.latents, model.inputs(observation)[:1], 7)
 
 
 _, codes = run_fw_bw_and_get_code(read)

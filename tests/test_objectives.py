@@ -464,7 +464,7 @@ def reached(model: PAC) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-TORSO = {"inputs", "latents", "read", "blocks"}
+TORSO = {"inputs", "latents", "input_attention", "blocks"}
 
 
 @pytest.mark.parametrize(

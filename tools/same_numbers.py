@@ -18,7 +18,8 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 HERE = Path(__file__).parent
-RENAMED = {"read.": "input_attention."}  # parts of tensor names, earlier and now
+# Parts of tensor names that differ between trees, and the one that is printed.
+RENAMED = {"read.": "input_attention.", "stages.": "sections."}
 RUNS = {
     "pac": ["objective.method=pac"],
     "bc": ["objective.method=bc"],

@@ -51,9 +51,11 @@ STUDY_ROWS = {
     "BC+Q, windows of five": "BC+Q, windows of 5",
     "PAC+V, blind": "PAC+V, no camera",
 }
-# Keys of a policy's metadata in a checkpoint, and of its statistics of one dataset.
+# Keys of config.json in a checkpoint, and of the entry of one dataset there.
 METADATA_KEYS = {"robots": "embodiments"}
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
+# Modules of the model, as the names of weights and of their optimiser state have them.
+MODULES = {"read": "input_attention", "sections": "stages"}
 
 
 class OldNameWarning(FutureWarning):
@@ -148,6 +150,11 @@ def rename_mixture(config: Mapping[str, Any]) -> dict[str, Any]:
         return dict(config)
     rows = [rename_keys(row, MIXTURE_KEYS) for row in plan["datasets"]]
     return {**config, "mixture": {**rename_keys(plan, MIXTURE_KEYS), "datasets": rows}}
+
+
+def rename_weight(name: str) -> str:
+    """Return the present name of a weight, or of a tensor of the training state that belongs to it."""
+    return ".".join(MODULES.get(part, part) for part in name.split("."))
 
 
 def _warn(old: str, new: str) -> None:

@@ -26,7 +26,7 @@ from pac.model import PAC, Encoded
 from pac.model.cuda_graphs import CapturedGraph
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
-from pac.old_names import EMBODIMENT_KEYS, METADATA_KEYS, rename_keys
+from pac.old_names import EMBODIMENT_KEYS, rename_keys
 from pac.types import Observation, Query, Reply, Sampling, TaskSpec
 
 ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
@@ -93,7 +93,6 @@ class PolicyMetadata:
     @classmethod
     def from_json(cls, content: dict[str, Any], where: object) -> "PolicyMetadata":
         try:
-            content = rename_keys(content, METADATA_KEYS)
             tables: list[dict[str, Any]] = content["embodiments"]
             frozen = [{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()} for table in tables]
             embodiments = tuple(EmbodimentStats(**rename_keys(fields, EMBODIMENT_KEYS)) for fields in frozen)

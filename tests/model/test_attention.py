@@ -60,7 +60,7 @@ def test_the_stream_of_latents_under_autocast(device: str) -> None:
     kinds = {"exact": torch.float32, "theirs": torch.float32, "ours": torch.bfloat16}
     found: dict[str, Tensor] = {}
     for name, dtype in kinds.items():
-        model.read.fast = name == "ours"
+        model.input_attention.fast = name == "ours"
         model.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=name != "exact"):
             encoded = model.encode(observation)

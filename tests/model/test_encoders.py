@@ -99,7 +99,7 @@ def test_which_camera_saw_it_does_not_drown_in_what_it_saw(growth: float) -> Non
         model.inputs(Observation.of(torch.zeros(1, 6), images=picture, camera_slots=torch.full((1, 1), slot)))[1]
         for slot in (0, 1)
     ]
-    first, second = (model.read.source_norm(group.dense().embedding) for group in tokens)
+    first, second = (model.input_attention.source_norm(group.dense().embedding) for group in tokens)
     assert (first - second).pow(2).mean() > 0.1 * first.pow(2).mean()
 
 

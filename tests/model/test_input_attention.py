@@ -22,12 +22,12 @@ seeds = st.integers(0, 10_000)
 def attention(seed: int = 0) -> InputAttention:
     """In float64, with every bias and norm away from its start."""
     torch.manual_seed(seed)
-    read = PAC(small_config()).read.double()
+    layer = PAC(small_config()).input_attention.double()
     with torch.no_grad():
-        for parameter in read.parameters():
+        for parameter in layer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    read.by_tables = True
-    return read
+    layer.by_tables = True
+    return layer
 
 
 def make_groups(kinds: str, num_rows: int, seed: int, hidden: float = 0.0) -> tuple[list[AnyTokens], list[Tensor]]:
@@ -57,12 +57,12 @@ def make_groups(kinds: str, num_rows: int, seed: int, hidden: float = 0.0) -> tu
 
 
 def results(
-    read: InputAttention, latents: Tensor, groups: Sequence[AnyTokens], leaves: list[Tensor]
+    layer: InputAttention, latents: Tensor, groups: Sequence[AnyTokens], leaves: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """Output, and gradients of everything under a random objective."""
-    output = read(latents, groups, len(groups[0].mask))
+    output = layer(latents, groups, len(groups[0].mask))
     pull = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(output.dtype)
-    gradients = torch.autograd.grad((output * pull).sum(), [latents, *read.parameters(), *leaves])
+    gradients = torch.autograd.grad((output * pull).sum(), [latents, *layer.parameters(), *leaves])
     return output.detach(), list(gradients)
 
 
@@ -70,21 +70,21 @@ def results(
 @given(seed=seeds)
 def test_it_is_the_dense_attention(kinds: str, seed: int) -> None:
     """Masks of all kinds, empty rows, and NaN in padding, which the dense path is spared."""
-    read = attention(seed)
+    layer = attention(seed)
     latents = torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
     groups, leaves = make_groups(kinds, 4, seed)
-    expected = results(read, latents, [group.dense() for group in groups], leaves)
+    expected = results(layer, latents, [group.dense() for group in groups], leaves)
     groups, leaves = make_groups(kinds, 4, seed, hidden=float("nan"))
-    torch.testing.assert_close(results(read, latents, groups, leaves), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(results(layer, latents, groups, leaves), expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kinds", KINDS)
 def test_a_row_without_tokens_reads_nothing(kinds: str) -> None:
-    read = attention()
+    layer = attention()
     latents = torch.randn(4, 16, dtype=torch.float64)
     groups, _ = make_groups(kinds, 3, 0)
-    blank = latents + read.attention.out.bias
-    torch.testing.assert_close(read(latents, groups, 3)[0], blank + read.mlp(read.mlp_norm(blank)))
+    blank = latents + layer.attention.out.bias
+    torch.testing.assert_close(layer(latents, groups, 3)[0], blank + layer.mlp(layer.mlp_norm(blank)))
 
 
 def narrowed(groups: Sequence[AnyTokens]) -> list[AnyTokens]:
@@ -96,29 +96,29 @@ def narrowed(groups: Sequence[AnyTokens]) -> list[AnyTokens]:
     ]
 
 
-def single(read: InputAttention, latents: Tensor, kinds: str, seed: int, *, dense: bool, bf16: bool) -> list[Tensor]:
+def single(layer: InputAttention, latents: Tensor, kinds: str, seed: int, *, dense: bool, bf16: bool) -> list[Tensor]:
     """Output and gradients in float32, or under bf16 autocast."""
     groups, leaves = make_groups(kinds, 16, seed)
     groups = narrowed(groups)
-    read, latents = copy.deepcopy(read).float(), latents.detach().float().requires_grad_()
+    layer, latents = copy.deepcopy(layer).float(), latents.detach().float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        output, gradients = results(read, latents, [x.dense() for x in groups] if dense else groups, leaves)
+        output, gradients = results(layer, latents, [x.dense() for x in groups] if dense else groups, leaves)
     return [output, *gradients]
 
 
 def exact(kinds: str, seed: int) -> tuple[InputAttention, Tensor, list[Tensor]]:
-    read, latents = attention(seed), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
+    layer, latents = attention(seed), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
     groups, leaves = make_groups(kinds, 16, seed)
-    output, gradients = results(read, latents, [group.dense() for group in groups], leaves)
-    return read, latents, [output, *gradients]
+    output, gradients = results(layer, latents, [group.dense() for group in groups], leaves)
+    return layer, latents, [output, *gradients]
 
 
 @pytest.mark.parametrize("kinds", KINDS)
 @given(seed=seeds)
 def test_in_float32(kinds: str, seed: int) -> None:
     """To 1e-5 of the output, and of the largest gradient: some are zero but for rounding."""
-    read, latents, wanted = exact(kinds, seed)
-    found = single(read, latents, kinds, seed, dense=False, bf16=False)
+    layer, latents, wanted = exact(kinds, seed)
+    found = single(layer, latents, kinds, seed, dense=False, bf16=False)
     assert (found[0] - wanted[0]).abs().max() <= 1e-5 * wanted[0].abs().max()
     largest = max(gradient.abs().max() for gradient in wanted[1:])
     for gradient, expected in zip(found[1:], wanted[1:], strict=True):
@@ -130,9 +130,9 @@ def test_bf16_is_as_good_as_the_dense_attentions(kinds: str) -> None:
     """Errors of output and gradients, averaged over a few draws, are no more than half above the dense attention's."""
     errors: dict[bool, list[Tensor]] = {False: [], True: []}
     for seed in range(8):
-        read, latents, wanted = exact(kinds, seed)
+        layer, latents, wanted = exact(kinds, seed)
         for dense, so_far in errors.items():
-            found = single(read, latents, kinds, seed, dense=dense, bf16=True)
+            found = single(layer, latents, kinds, seed, dense=dense, bf16=True)
             so_far.append(torch.stack([(x - y).norm().double() for x, y in zip(found, wanted, strict=True)]))
     ours, theirs = (torch.stack(errors[dense]).mean(0) for dense in (False, True))
     assert (ours <= 1.5 * theirs + 1e-6).all(), (ours / theirs, theirs)
@@ -140,11 +140,11 @@ def test_bf16_is_as_good_as_the_dense_attentions(kinds: str) -> None:
 
 def test_a_number_far_from_its_scale_is_finite() -> None:
     """Where t * w and c_i cancel, the variance is all rounding."""
-    read = attention().float()
+    layer = attention().float()
     direction = torch.full((WIDTH,), 30.0).mul_(torch.arange(WIDTH)).requires_grad_()
     offset = (-0.5 * direction.detach()).expand(3, WIDTH).clone().requires_grad_()
     tokens = ScalarTokens(torch.full((2, 3), 0.5), direction, offset, torch.ones(2, 3, dtype=torch.bool))
-    output = read(torch.randn(4, 16), [tokens], 2)
+    output = layer(torch.randn(4, 16), [tokens], 2)
     output.sum().backward()
     assert output.isfinite().all()
     assert direction.grad is not None

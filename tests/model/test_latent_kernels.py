@@ -49,9 +49,9 @@ def reference(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tens
 def results(attend: Callable[..., Tensor], inputs: list[Tensor], num_heads: int) -> dict[str, Tensor]:
     """Output, and gradients under a random objective."""
     inputs = [x.detach().requires_grad_() for x in inputs]
-    read = attend(*inputs, num_heads)
-    pull = torch.randn(read.shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(read)
-    return {"read": read.detach()} | dict(zip(NAMES, torch.autograd.grad(read, inputs, pull), strict=True))
+    output = attend(*inputs, num_heads)
+    pull = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(output)
+    return {"output": output.detach()} | dict(zip(NAMES, torch.autograd.grad(output, inputs, pull), strict=True))
 
 
 @pytest.mark.parametrize("tiles", [None, Tiles(16, 2, 4, 1), Tiles(64, 8, 4, 2)])
@@ -97,8 +97,8 @@ def test_queries_that_all_rows_share() -> None:
     found = []
     for attend in (reference, latent_kernels.attend_latents):
         shared = query.expand(rows, -1, -1) if attend is reference else query
-        read = attend(shared, key, value, 4)
-        found.append([read, *torch.autograd.grad(read, (query, key, value), pull)])
+        output = attend(shared, key, value, 4)
+        found.append([output, *torch.autograd.grad(output, (query, key, value), pull)])
     for expected, got in zip(*found, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
@@ -208,8 +208,8 @@ def test_captured_in_a_graph() -> None:
     stream.wait_stream(torch.cuda.current_stream())
 
     def call() -> list[Tensor]:
-        read = latent_kernels.attend_latents(*inputs, 8)
-        return [read.detach(), *torch.autograd.grad(read, inputs, inputs[0].detach())]
+        output = latent_kernels.attend_latents(*inputs, 8)
+        return [output.detach(), *torch.autograd.grad(output, inputs, inputs[0].detach())]
 
     with torch.cuda.stream(stream):
         for _ in range(3):

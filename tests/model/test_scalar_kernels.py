@@ -71,17 +71,17 @@ def results(
 ) -> dict[str, Tensor]:
     """Output, and gradients under a random objective that uses both outputs."""
     inputs = [x.detach().requires_grad_(with_scalar or i != 1) for i, x in enumerate(inputs)]
-    read, log_mass = attend(*inputs)
+    output, log_mass = attend(*inputs)
     real = (inputs[0] > 0).any(1)
     g = torch.Generator().manual_seed(0)
-    pulls = [torch.randn(x.shape, generator=g).bfloat16().to(x) for x in (read, log_mass)]
-    total = (read * pulls[0]).float().sum() + (log_mass * pulls[1])[:, real].sum()
+    pulls = [torch.randn(x.shape, generator=g).bfloat16().to(x) for x in (output, log_mass)]
+    total = (output * pulls[0]).float().sum() + (log_mass * pulls[1])[:, real].sum()
     wanted = {name: x for name, x in zip(NAMES, inputs, strict=True) if x.requires_grad}
     gradients = dict(zip(wanted, torch.autograd.grad(total, list(wanted.values())), strict=True))
     for name in ("scale", "scalar"):  # the reference leaves a gradient where a row is empty, which the mask takes away
         if name in gradients and attend == ScalarAttention.apply:
             gradients[name] = gradients[name].masked_fill(inputs[0] == 0, 0)
-    return {"read": read.detach(), "log_mass": log_mass.detach()} | gradients
+    return {"output": output.detach(), "log_mass": log_mass.detach()} | gradients
 
 
 @pytest.mark.usefixtures("blocks")
@@ -139,7 +139,7 @@ def test_bfloat16() -> None:
         for attend in (ScalarAttention.apply, scalar_kernels.attend_scalars):
             found = results(attend, inputs)
             for name, value in exact.items():
-                assert found[name].dtype == (torch.bfloat16 if name in ("read", *NAMES[4:]) else torch.float32)
+                assert found[name].dtype == (torch.bfloat16 if name in ("output", *NAMES[4:]) else torch.float32)
                 real = slice(None) if name != "log_mass" else value > -1e29
                 errors.setdefault(name, []).append((found[name][real] - value[real]).norm().double())
     for name, found_errors in errors.items():
@@ -175,15 +175,15 @@ def test_compiled_and_captured() -> None:
 
     def loss(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # the operator itself: the compiler cannot see through the import hook, which checks `attend_scalars`
-        read, log_mass, _ = torch.ops.pac.scalar_attention(*inputs)
+        output, log_mass, _ = torch.ops.pac.scalar_attention(*inputs)
         log_mass = log_mass.clamp(min=-100)
-        return read, log_mass, (read.float().square().sum() + log_mass.square().sum()) / 100
+        return output, log_mass, (output.float().square().sum() + log_mass.square().sum()) / 100
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=False)
 
     def both(function: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> list[Tensor]:
-        read, log_mass, total = function(*inputs)
-        return [read.detach(), log_mass.detach(), *torch.autograd.grad(total, inputs)]
+        output, log_mass, total = function(*inputs)
+        return [output.detach(), log_mass.detach(), *torch.autograd.grad(total, inputs)]
 
     for found, expected in zip(both(compiled), both(loss), strict=True):
         assert (found - expected).norm() <= 0.01 * expected.norm()
@@ -209,7 +209,7 @@ def test_compiled_and_captured() -> None:
 def test_a_model_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output and gradients of all that is learned, with text beside the numbers, and a row that has neither."""
     model = small_model(0).to(DEVICE)
-    model.read.by_tables = True
+    model.input_attention.by_tables = True
     observation = random_observation(model.config, 5).map(lambda x: x.to(DEVICE))
     observation.proprio_mask[0] = observation.text_mask[0] = False
     found = []
@@ -217,7 +217,7 @@ def test_a_model_that_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(input_attention, "use_kernels", lambda like, use=use: use)
         model.zero_grad()
         numbers, *_, text = model.inputs(observation)
-        output = model.read(model.latents, [numbers, text], 5)
+        output = model.input_attention(model.latents, [numbers, text], 5)
         output.square().sum().backward()
         found.append([output.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
     assert len(found[0]) > 10

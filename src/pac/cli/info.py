@@ -21,7 +21,7 @@ COMPONENTS = {
     "number encoder": "inputs.proprio.",
     "image encoder": "inputs.image.",
     "latents": "latents",
-    "input attention": "read.",
+    "input attention": "input_attention.",
     "self-attention": "blocks.",
     "policy queries": "policy.queries",
     "policy head": "policy.decoder.head.",

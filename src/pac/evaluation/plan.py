@@ -70,8 +70,8 @@ class Actor:
 
     def notes(self) -> list[str]:
         """Return warnings about the choices made for this actor."""
-        robots = load_config(self.checkpoint).get("robots", []) if self.checkpoint and self.show is None else []
-        if self.policy is not None or not any(robot.get("goal_cameras") for robot in robots):
+        content = load_config(self.checkpoint) if self.checkpoint and self.show is None else {}
+        if self.policy is not None or not any(x.get("goal_cameras") for x in content.get("embodiments", [])):
             return []
         return [f"{self.label} saw goal images in training and sees none here. Give it some with --goals DATASET."]
 

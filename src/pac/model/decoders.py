@@ -28,12 +28,12 @@ class Decoder(nn.Module):
     def forward(
         self, query: Float[Tensor, "#batch query query_width"], latents: Float[Tensor, "batch latent width"]
     ) -> Float[Tensor, "batch query bins"]:
-        read = self.attention(self.query_norm(query), self.source_norm(latents))
+        output = self.attention(self.query_norm(query), self.source_norm(latents))
         # bfloat16 would round a logit of 8 by 0.03, and so a value by as much as one action is worth more than another.
-        with full_precision(read):
-            if read.is_cuda and read.dtype == torch.bfloat16:
-                return split_bf16_matmul(read, self.head.weight.float()) + self.head.bias.float()
-            return F.linear(read.float(), self.head.weight.float(), self.head.bias.float())
+        with full_precision(output):
+            if output.is_cuda and output.dtype == torch.bfloat16:
+                return split_bf16_matmul(output, self.head.weight.float()) + self.head.bias.float()
+            return F.linear(output.float(), self.head.weight.float(), self.head.bias.float())
 
 
 class LearnedQueries(nn.Module):

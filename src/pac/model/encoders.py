@@ -109,20 +109,20 @@ class ImageEncoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         channels = (3, *config.image_channels)
-        self.sections = nn.ModuleList(
-            Section(inner, outer, config.image_blocks) for inner, outer in itertools.pairwise(channels)
+        self.stages = nn.ModuleList(
+            Stage(inner, outer, config.image_blocks) for inner, outer in itertools.pairwise(channels)
         )
         self.project = nn.Linear(channels[-1], config.token_width)
 
     def forward(self, images: UInt8[Tensor, "picture rows columns 3"]) -> Float[Tensor, "picture token width"]:
         features = images.permute(0, 3, 1, 2).to(self.project.weight.dtype) / 127.5 - 1
-        for section in self.sections:
-            features = section(features)
+        for stage in self.stages:
+            features = stage(features)
         tokens = self.project(F.relu(features).flatten(2).transpose(1, 2))
         return F.layer_norm(tokens, tokens.shape[-1:]) * IMAGE_STD
 
 
-class Section(nn.Module):
+class Stage(nn.Module):
     """Convolution, pooling that halves both sides, residual blocks."""
 
     def __init__(self, inner: int, outer: int, num_blocks: int) -> None:

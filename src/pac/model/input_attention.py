@@ -66,8 +66,8 @@ class InputAttention(nn.Module):
             groups = [group.dense() for group in groups]
         scalars = [group for group in groups if isinstance(group, ScalarTokens)]
         dense = [group for group in groups if isinstance(group, Tokens)]
-        read = self._attend(latents, scalars, dense) if scalars else self._attend_dense(latents, dense, num_rows)
-        latents = cast_residual(latents + read) if self.fast else latents + read
+        output = self._attend(latents, scalars, dense) if scalars else self._attend_dense(latents, dense, num_rows)
+        latents = cast_residual(latents + output) if self.fast else latents + output
         return latents + self.mlp(self.mlp_norm(latents))
 
     def _attend_dense(
@@ -85,11 +85,11 @@ class InputAttention(nn.Module):
         self, latents: Float[Tensor, "latent width"], scalars: Sequence[ScalarTokens], dense: Sequence[Tokens]
     ) -> Float[Tensor, "batch latent width"]:
         probe, shift = make_probe(self.query_norm(latents), self.attention)
-        readings = [attend_to_scalars(group, probe, shift, self.source_norm, self.attention) for group in scalars]
+        results = [attend_to_scalars(group, probe, shift, self.source_norm, self.attention) for group in scalars]
         if dense:
             tokens = Tokens(torch.cat([g.embedding for g in dense], 1), torch.cat([g.mask for g in dense], 1))
-            readings.append(attend_tokens(tokens, probe, shift, self.source_norm, self.attention))
-        return self.attention.out(merge(readings).flatten(2))
+            results.append(attend_tokens(tokens, probe, shift, self.source_norm, self.attention))
+        return self.attention.out(merge(results).flatten(2))
 
 
 def make_probe(
@@ -120,8 +120,8 @@ def attend_tokens(
     score = (widened(score) + shift[..., None]).masked_fill(~mask, NOTHING)
     log_mass = score.logsumexp(-1, keepdim=True)
     weight = (score - log_mass).exp() * mask  # a row without any token reads nothing, not an average of padding
-    read = weight.to(value.dtype) @ value
-    return AttentionResult(read.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
+    output = weight.to(value.dtype) @ value
+    return AttentionResult(output.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
 
 
 def attend_to_scalars(
@@ -147,10 +147,10 @@ def attend_to_scalars(
     constant = attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
     tables = direction_score, offset_score, direction_value, offset_value
     attend = scalar_kernels.attend_scalars if use_kernels(offset_value) else ScalarAttention.apply
-    read, log_mass = attend(scale, scalar, *tables)
+    output, log_mass = attend(scale, scalar, *tables)
     some = tokens.mask.any(-1)[:, None, None, None]
     log_mass = (log_mass + shift[:, None]).permute(1, 2, 0)
-    return AttentionResult(read.permute(1, 2, 0, 3) + constant * some, log_mass)
+    return AttentionResult(output.permute(1, 2, 0, 3) + constant * some, log_mass)
 
 
 def use_kernels(like: Tensor) -> bool:
@@ -166,18 +166,18 @@ def norm_scale(
     eps: float,
 ) -> Float[Tensor, "batch token"]:
     """What the layer norm multiplies t * w0 + c0_i by: 1 / sqrt(variance + eps), the variance a quadratic in t."""
-    square, cross, rest = direction.square().mean(), (offset * direction).mean(-1), offset.square().mean(-1)
-    variance = (scalar * square + 2 * cross) * scalar + rest
+    square, cross, constant_term = direction.square().mean(), (offset * direction).mean(-1), offset.square().mean(-1)
+    variance = (scalar * square + 2 * cross) * scalar + constant_term
     return (variance.clamp(min=0) + eps).rsqrt()  # where the terms cancel, rounding may leave less than 0
 
 
-def merge(readings: Sequence[AttentionResult]) -> Float[Tensor, "batch query head width"]:
+def merge(results: Sequence[AttentionResult]) -> Float[Tensor, "batch query head width"]:
     """One softmax over all tokens from softmaxes over some: each counts by its share of the mass."""
-    if len(readings) == 1:
-        return readings[0].value
-    share = torch.stack([reading.log_mass for reading in readings]).softmax(0)
-    total = sum(part[..., None] * reading.value for part, reading in zip(share, readings, strict=True))
-    return total.to(readings[0].value.dtype)
+    if len(results) == 1:
+        return results[0].value
+    share = torch.stack([result.log_mass for result in results]).softmax(0)
+    total = sum(part[..., None] * result.value for part, result in zip(share, results, strict=True))
+    return total.to(results[0].value.dtype)
 
 
 class ScalarAttention(torch.autograd.Function):
@@ -206,17 +206,17 @@ class ScalarAttention(torch.autograd.Function):
         log_mass = top + (score - top).exp().sum(-1, keepdim=True).log()
         weight = ((score - log_mass).exp() * s).to(offset_value.dtype)
         drift = (weight * t).sum(-1)
-        read = (weight.flatten(1, 2) @ offset_value).unflatten(1, drift.shape[1:])
-        read = (read + drift[..., None] * direction_value[:, None, None]).to(offset_value.dtype)
+        output = (weight.flatten(1, 2) @ offset_value).unflatten(1, drift.shape[1:])
+        output = (output + drift[..., None] * direction_value[:, None, None]).to(offset_value.dtype)
         tables = direction_score, offset_score, direction_value, offset_value
-        ctx.save_for_backward(scale, scalar, *tables, weight, drift, read, log_mass)
-        return read, log_mass[..., 0]
+        ctx.save_for_backward(scale, scalar, *tables, weight, drift, output, log_mass)
+        return output, log_mass[..., 0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        scale, scalar, a, b, direction_value, offset_value, weight, drift, read, log_mass = ctx.saved_tensors
-        grad_read, grad_mass = gradients[0].to(read.dtype), gradients[1]
-        flat = grad_read.flatten(1, 2)
+        scale, scalar, a, b, direction_value, offset_value, weight, drift, output, log_mass = ctx.saved_tensors
+        grad_output, grad_mass = gradients[0].to(output.dtype), gradients[1]
+        flat = grad_output.flatten(1, 2)
         given = ScalarBackward(
             scale[None, :, None],
             scalar[None, :, None],
@@ -224,8 +224,8 @@ class ScalarAttention(torch.autograd.Function):
             b[:, None],
             log_mass,
             (flat @ offset_value.mT).unflatten(1, drift.shape[1:]),
-            (widened(grad_read) * direction_value[:, None, None]).sum(-1, keepdim=True),
-            (widened(grad_read) * read - grad_mass[..., None] / read.shape[-1]).sum(-1, keepdim=True),
+            (widened(grad_output) * direction_value[:, None, None]).sum(-1, keepdim=True),
+            (widened(grad_output) * output - grad_mass[..., None] / output.shape[-1]).sum(-1, keepdim=True),
         )
         grad_scale, grad_scalar = given.token_gradients(ctx.needs_input_grad[1])
         grad_direction = (drift.flatten(1)[:, None].to(flat.dtype) @ flat)[:, 0]

@@ -57,7 +57,7 @@ class PAC(nn.Module):
         self.config = config
         self.inputs = InputEncoder(config)
         self.latents = nn.Parameter(torch.empty(config.num_latents, config.latent_width))
-        self.read = InputAttention(config)
+        self.input_attention = InputAttention(config)
         self.blocks = nn.ModuleList(LatentBlock(config) for _ in range(config.num_blocks))
         self.policy = LearnedQueries(config, config.num_actions, config.num_action_bins)
         if config.q_head:
@@ -119,7 +119,7 @@ class PAC(nn.Module):
         return self.v(encoded.latents)[:, 0]
 
     def _latent_blocks(self, tokens: tuple[AnyTokens, ...], num_rows: int) -> Float[Tensor, "batch latent width"]:
-        latents: Tensor = self.read(self.latents, tokens, num_rows)
+        latents: Tensor = self.input_attention(self.latents, tokens, num_rows)
         for block in self.blocks:
             latents = block(latents)
         return latents
@@ -172,7 +172,7 @@ def initialise(model: PAC) -> None:
             nn.init.normal_(module.linear.weight, std=1.0 if name == "q.action.numbers" else NUMBER_STD)
     depth_scale = (2 * config.num_blocks) ** -0.5
     with torch.no_grad():
-        model.read.attention.query.weight.mul_(QUERY_GAIN)
+        model.input_attention.attention.query.weight.mul_(QUERY_GAIN)
         for name, module in model.named_modules():
             if not isinstance(module, nn.Linear):
                 continue

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pac.config import override
 from pac.model.config import ModelConfig
+from pac.old_names import METADATA_KEYS, rename_keys, rename_weight
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 HEADS = ("q", "v", "behaviour")  # what an objective may need and another leave out, as the model names them
@@ -39,9 +40,17 @@ def load_config(path: str | Path) -> dict[str, Any]:
             raise ValueError(f'expected "type": "pac", found {str(content)[:80]}')
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
         required: dict[str, Any] = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
-        return content | {"model": override(ModelConfig(**required), fields)}
+        return rename_keys(content, METADATA_KEYS) | {"model": override(ModelConfig(**required), fields)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Return the weights in a file under their present names."""
+    try:
+        return {rename_weight(name): tensor for name, tensor in load_file(file).items()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
 
 
 def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False) -> list[str]:
@@ -50,20 +59,17 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
     With `new_heads` it may be the other way round too: heads that the file lacks stay as they are, and are returned.
     """
     file = pretrained_folder(path) / WEIGHTS
-    try:
-        found = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
+    found = read_weights(file)
     has = {name.partition(".")[0] for name in found}
-    wanted = model.state_dict()
-    extra = [name for name in found if name not in wanted and name.partition(".")[0] not in HEADS]
+    expected = model.state_dict()
+    extra = [name for name in found if name not in expected and name.partition(".")[0] not in HEADS]
     if extra:
         raise ValueError(
             f"{file}: expected the weights that {CONFIG} tells of, found {extra[0]!r} beside them. The two are not of "
             "one model."
         )
-    fresh = {name.partition(".")[0] for name in wanted} & set(HEADS) - has if new_heads else set()
-    taken = {name: tensor for name, tensor in wanted.items() if name.partition(".")[0] not in fresh}
+    fresh = {name.partition(".")[0] for name in expected} & set(HEADS) - has if new_heads else set()
+    taken = {name: tensor for name, tensor in expected.items() if name.partition(".")[0] not in fresh}
     for name, tensor in taken.items():
         if name not in found:
             raise ValueError(f"{file}: expected weights {name!r}, found none. The checkpoint is of another model.")
@@ -81,7 +87,7 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
 
 
 def save_pretrained(model: nn.Module, path: str | Path, config: ModelConfig, extra: dict[str, Any]) -> None:
-    """`extra` joins the configuration: what a policy needs to know beside the model (pac.policy.Interface)."""
+    """`extra` joins the configuration: what a policy needs to know beside the model (pac.policy.PolicyMetadata)."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     weights: dict[str, Tensor] = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}

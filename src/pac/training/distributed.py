@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
@@ -32,6 +32,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from pac.model import PAC
 from pac.model.attention import LatentBlock
 from pac.model.pac import ActionInput
+from pac.model.pretrained import read_weights
+from pac.old_names import rename_weight
 
 T = TypeVar("T")
 
@@ -306,36 +308,38 @@ def start_saving(tensors: dict[str, Tensor], folder: Path, processes: ProcessGro
 def load_state(tensors: dict[str, Tensor], folder: Path, processes: ProcessGroup) -> None:
     """Training state into these tensors, in place; whatever number of processes wrote it."""
     alone = processes.size == 1
-    found = {name: torch.empty_like(x, device="cpu") for name, x in tensors.items()} if alone else dict(tensors)
     reader = HuggingFaceStorageReader(str(folder))
-    _check_state(tensors, reader, folder)
+    stored_names = _check_state(tensors, reader, folder)
+    found = {stored_names[name]: torch.empty_like(x, device="cpu") if alone else x for name, x in tensors.items()}
     with warnings.catch_warnings():  # torch notes that there is but one process
         warnings.simplefilter("ignore", UserWarning)
         load(found, storage_reader=reader, process_group=processes.control_group, no_dist=alone)
     with torch.no_grad():
         for name, tensor in tensors.items():
-            if tensor is not found[name]:
-                tensor.copy_(found[name])
+            if tensor is not found[stored_names[name]]:
+                tensor.copy_(found[stored_names[name]])
 
 
-def _check_state(tensors: dict[str, Tensor], reader: HuggingFaceStorageReader, folder: Path) -> None:
-    """Raise in words for people before torch does in its own."""
+def _check_state(tensors: dict[str, Tensor], reader: HuggingFaceStorageReader, folder: Path) -> dict[str, str]:
+    """Return the stored name of each tensor. Raise if one is missing or has another shape."""
     stored = reader.read_metadata().state_dict_metadata
-    missing = sorted(tensors.keys() - stored.keys())
+    stored_names = {rename_weight(name): name for name in stored}
+    missing = sorted(tensors.keys() - stored_names.keys())
     if missing:
         raise ValueError(
             f"{folder}: expected the training state of this model, found none for {missing[:3]}. Resume with the "
             "recipe and overrides the run was started with."
         )
     for name, tensor in tensors.items():
-        content = stored[name]
+        content = stored[stored_names[name]]
         assert isinstance(content, TensorStorageMetadata)
         _check_shape(folder, name, tensor.shape, content.size)
+    return stored_names
 
 
 def load_weights(model: nn.Module, file: Path, processes: ProcessGroup) -> None:
     """Whole weights into a model that may be sharded."""
-    found = load_file(file)
+    found = read_weights(file)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if name not in found:

@@ -81,7 +81,7 @@ def _write(target, at, real, weight, parts, D: tl.constexpr, PART: tl.constexpr,
 @triton.jit
 @no_type_check
 def _attention_forward(
-    query, key, value, read,
+    query, key, value, output,
     H: tl.constexpr, Q: tl.constexpr, T: tl.constexpr, D: tl.constexpr, STEP_Q: tl.constexpr, STEP_T: tl.constexpr,
     QUERIES: tl.constexpr, TOKENS: tl.constexpr, PART: tl.constexpr, HEADS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -90,14 +90,14 @@ def _attention_forward(
     line, token = tl.arange(0, QUERIES), tl.arange(0, TOKENS)
     for head in range(first, first + HEADS):
         at_line, at_token = (row * Q + line) * STEP_Q + head * D, (row * T + token) * STEP_T + head * D
-        at_read = (row * Q + line) * (H * D) + head * D
+        at_output = (row * Q + line) * (H * D) + head * D
         q, k = _parts(query, at_line, line < Q, D, PART), _parts(key, at_token, token < T, D, PART)
         v = _parts(value, at_token, token < T, D, PART)
         score = _products(q, k, QUERIES, TOKENS, PRECISION) * (LOG2E * D**-0.5)
         score = tl.where((token < T)[None], score, float("-inf"))
         weight = tl.exp2(score - tl.max(score, 1)[:, None])
         weight *= (1 / tl.sum(weight, 1))[:, None]
-        _write(read, at_read, line < Q, weight, v, D, PART, PRECISION)
+        _write(output, at_output, line < Q, weight, v, D, PART, PRECISION)
 
 
 @triton.jit
@@ -113,9 +113,9 @@ def _attention_backward(
     line, token = tl.arange(0, QUERIES), tl.arange(0, TOKENS)
     for head in range(first, first + HEADS):
         at_line, at_token = (row * Q + line) * STEP_Q + head * D, (row * T + token) * STEP_T + head * D
-        at_read = (row * Q + line) * (H * D) + head * D
+        at_output = (row * Q + line) * (H * D) + head * D
         k, q = _parts(key, at_token, token < T, D, PART), _parts(query, at_line, line < Q, D, PART)
-        v, g = _parts(value, at_token, token < T, D, PART), _parts(pull, at_read, line < Q, D, PART)
+        v, g = _parts(value, at_token, token < T, D, PART), _parts(pull, at_output, line < Q, D, PART)
         score = _products(k, q, TOKENS, QUERIES, PRECISION) * (LOG2E * D**-0.5)
         score = tl.where((token < T)[:, None], score, float("-inf"))
         weight = tl.exp2(score - tl.max(score, 0)[None])
@@ -160,9 +160,9 @@ def _launch(kernel: Any, backward: bool, arrays: list[Tensor], num_heads: int) -
 
 @torch.library.custom_op("pac::latent_attention", mutates_args=())
 def _attend(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tensor:
-    read = query.new_empty(query.shape)
-    _launch(_attention_forward, False, [*(x.contiguous() for x in (query, key, value)), read], num_heads)
-    return read
+    output = query.new_empty(query.shape)
+    _launch(_attention_forward, False, [*(x.contiguous() for x in (query, key, value)), output], num_heads)
+    return output
 
 
 @_attend.register_fake
@@ -200,9 +200,9 @@ _attend.register_autograd(_differentiate, setup_context=_save)
 @torch.library.custom_op("pac::latent_self_attention", mutates_args=())
 def _attend_together(packed: Tensor, num_heads: int) -> Tensor:
     query, key, value = packed.contiguous().chunk(3, -1)
-    read = query.new_empty(query.shape)
-    _launch(_attention_forward, False, [query, key, value, read], num_heads)
-    return read
+    output = query.new_empty(query.shape)
+    _launch(_attention_forward, False, [query, key, value, output], num_heads)
+    return output
 
 
 @_attend_together.register_fake

@@ -67,7 +67,7 @@ def _scores(scale, scalar, a, offset_score, row, query, token, num_rows, num_tok
 @triton.jit
 @no_type_check
 def _forward(
-    scale, scalar, direction_score, offset_score, direction_value, offset_value, order, count, read, log_mass, drift,
+    scale, scalar, direction_score, offset_score, direction_value, offset_value, order, count, output, log_mass, drift,
     num_rows, num_steps, num_blocks, STEP: tl.constexpr,
     H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, PRECISION: tl.constexpr,
@@ -119,13 +119,13 @@ def _forward(
     row, query = group * ROWS + line // QUERIES, line % QUERIES
     at = ((row.to(tl.int64) * Q + query) * H + head)[:, None] * D + width[None]
     real = ((row < num_rows) & (query < Q))[:, None] & real_width[None]
-    tl.store(read + at, total.to(read.dtype.element_ty), mask=real)
+    tl.store(output + at, total.to(output.dtype.element_ty), mask=real)
 
 
 @triton.jit
 @no_type_check
 def _prepare(
-    grad_read, grad_mass, read, drift, direction_value, drift_pull, mean_pull, grad_direction,
+    grad_output, grad_mass, output, drift, direction_value, drift_pull, mean_pull, grad_direction,
     num_lines, H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
     """A line is a row and a query; see `ScalarBackward` in input_attention.py for the two pulls."""
@@ -134,8 +134,8 @@ def _prepare(
     real_line, real_width = line < num_lines, width < D
     at = (line.to(tl.int64) * H + head)[:, None] * D + width[None]
     real = real_line[:, None] & real_width[None]
-    g = tl.load(grad_read + at, mask=real, other=0.0).to(tl.float32)
-    r = tl.load(read + at, mask=real, other=0.0).to(tl.float32)
+    g = tl.load(grad_output + at, mask=real, other=0.0).to(tl.float32)
+    r = tl.load(output + at, mask=real, other=0.0).to(tl.float32)
     vw = tl.load(direction_value + head * D + width, mask=real_width, other=0.0).to(tl.float32)
     at = head.to(tl.int64) * num_lines + line
     dm = tl.load(grad_mass + at, mask=real_line, other=0.0)
@@ -148,7 +148,7 @@ def _prepare(
 @triton.jit
 @no_type_check
 def _backward(
-    scale, scalar, direction_score, offset_score, offset_value, grad_read, log_mass, drift_pull, mean_pull,
+    scale, scalar, direction_score, offset_score, offset_value, grad_output, log_mass, drift_pull, mean_pull,
     order, count, grad_scale, grad_scalar, grad_a, grad_b, grad_offset,
     num_rows, num_steps, num_blocks, STEP: tl.constexpr,
     H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr,
@@ -161,7 +161,7 @@ def _backward(
     real_token, real_query, real_width = token < num_tokens, query < Q, width < D
     real_pair = real_token[:, None] & real_query[None]
     real_value = real_token[:, None] & real_width[None]
-    real_read = real_query[:, None] & real_width[None]
+    real_output = real_query[:, None] & real_width[None]
     a = tl.load(direction_score + head * Q + query, mask=real_query, other=0.0)[None]
     pair = (head * Q + query)[None] * num_tokens + token[:, None]
     b = tl.load(offset_score + pair, mask=real_pair, other=0.0)
@@ -170,7 +170,7 @@ def _backward(
     # Adds nothing, but b is now where products are, and so is all that is made of b: threads need not exchange it.
     nothing = tl.zeros([TOKENS, 16], value.dtype), tl.zeros([16, QUERIES], value.dtype)
     b = tl.dot(nothing[0], nothing[1], b, input_precision=PRECISION)
-    at_read = (query[:, None] * H + head) * D + width[None]
+    at_output = (query[:, None] * H + head) * D + width[None]
 
     sum_a = tl.zeros([TOKENS, QUERIES], tl.float32)
     sum_b = tl.zeros([TOKENS, QUERIES], tl.float32)
@@ -184,7 +184,7 @@ def _backward(
         mass = tl.load(log_mass + line, mask=real_query, other=-NOTHING)[None]  # padding has no attention
         pull_t = tl.load(drift_pull + line, mask=real_query, other=0.0)[None]
         mean = tl.load(mean_pull + line, mask=real_query, other=0.0)[None]
-        g = tl.load(grad_read + row * (Q * H * D) + at_read, mask=real_read, other=0.0)
+        g = tl.load(grad_output + row * (Q * H * D) + at_output, mask=real_output, other=0.0)
         u = t * a + b
         weight = tl.exp2(tl.where(s > 0, s * LOG2E * u - mass * LOG2E, NOTHING))
         worth = tl.dot(value, tl.trans(g), input_precision=PRECISION) + t * pull_t
@@ -244,22 +244,22 @@ def _attend(
     blocks, shared = _sizes(offset_value, num_queries)
     rows = max(1, blocks.lines // shared["QUERIES"])
     busy = busy_blocks(scale, rows, blocks.tokens)
-    read, log_mass, drift = _outputs(scale, direction_score, offset_value)
+    output, log_mass, drift = _outputs(scale, direction_score, offset_value)
     _forward[len(busy), shared["H"]](
         scale, scalar, direction_score.contiguous(), offset_score.contiguous(), direction_value.contiguous(),
-        offset_value, *listed(busy), read, log_mass, drift, num_rows, num_tokens // shared["STEP"], busy.shape[1],
+        offset_value, *listed(busy), output, log_mass, drift, num_rows, num_tokens // shared["STEP"], busy.shape[1],
         **shared, ROWS=rows, TOKENS=blocks.tokens,
         num_warps=blocks.warps, num_stages=blocks.stages,
     )  # fmt: skip
-    return read, log_mass, drift
+    return output, log_mass, drift
 
 
 def _outputs(scale: Tensor, direction_score: Tensor, offset_value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What was read as (batch, query, head, width), which is how it is used; log mass and drift by head."""
     (num_heads, num_queries), num_rows = direction_score.shape, scale.shape[0]
-    read = offset_value.new_empty(num_rows, num_queries, num_heads, offset_value.shape[2])
+    output = offset_value.new_empty(num_rows, num_queries, num_heads, offset_value.shape[2])
     log_mass, drift = (scale.new_empty(num_heads, num_rows, num_queries) for _ in range(2))
-    return read, log_mass, drift
+    return output, log_mass, drift
 
 
 @_attend.register_fake
@@ -276,11 +276,11 @@ def _(
 
 @torch.library.custom_op("pac::scalar_attention_backward", mutates_args=())
 def _gradients(
-    tables: list[Tensor], read: Tensor, log_mass: Tensor, drift: Tensor, grad_read: Tensor, grad_mass: Tensor,
+    tables: list[Tensor], output: Tensor, log_mass: Tensor, drift: Tensor, grad_output: Tensor, grad_mass: Tensor,
     with_scalar: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     scale, scalar, a, b, direction_value, offset_value = (x.contiguous() for x in tables)
-    grad_read, grad_mass = grad_read.to(read.dtype).contiguous(), grad_mass.contiguous()
+    grad_output, grad_mass = grad_output.to(output.dtype).contiguous(), grad_mass.contiguous()
     (num_rows, num_tokens), num_queries = scale.shape, a.shape[1]
     blocks, shared = _sizes(offset_value, num_queries)
     num_heads, width, splits = shared["H"], shared["D"], blocks.splits
@@ -290,7 +290,7 @@ def _gradients(
     num_chunks = triton.cdiv(num_lines, lines)
     grad_direction = scale.new_empty(num_chunks, num_heads, width)
     _prepare[num_chunks, num_heads](
-        grad_read, grad_mass, read, drift, direction_value, drift_pull, mean_pull, grad_direction, num_lines,
+        grad_output, grad_mass, output, drift, direction_value, drift_pull, mean_pull, grad_direction, num_lines,
         H=num_heads, D=width, WIDTH=shared["WIDTH"], LINES=lines, num_warps=8,
     )  # fmt: skip
 
@@ -301,7 +301,7 @@ def _gradients(
     grad_b = scale.new_empty(splits, num_heads, num_queries, num_tokens)
     grad_offset = scale.new_empty(splits, num_heads, num_tokens, width)
     _backward[splits, num_heads, len(busy)](
-        scale, scalar, a, b, offset_value, grad_read, log_mass, drift_pull, mean_pull, *listed(busy),
+        scale, scalar, a, b, offset_value, grad_output, log_mass, drift_pull, mean_pull, *listed(busy),
         grad_scale, grad_scalar, grad_a, grad_b, grad_offset, num_rows, num_tokens // shared["STEP"], len(busy),
         **shared, TOKENS=blocks.back_tokens, SPLITS=splits,
         WITH_SCALAR=with_scalar, num_warps=blocks.back_warps, num_stages=blocks.back_stages,
@@ -320,7 +320,7 @@ def _gradients(
 
 @_gradients.register_fake
 def _(
-    tables: list[Tensor], read: Tensor, log_mass: Tensor, drift: Tensor, grad_read: Tensor, grad_mass: Tensor,
+    tables: list[Tensor], output: Tensor, log_mass: Tensor, drift: Tensor, grad_output: Tensor, grad_mass: Tensor,
     with_scalar: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     gradients = [x.new_empty(x.shape) for x in tables]
@@ -334,10 +334,10 @@ def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Te
     ctx.mark_non_differentiable(output[2])
 
 
-def _differentiate(ctx: Any, grad_read: Tensor, grad_mass: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    *tables, read, log_mass, drift = ctx.saved_tensors
+def _differentiate(ctx: Any, grad_output: Tensor, grad_mass: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    *tables, output, log_mass, drift = ctx.saved_tensors
     with_scalar = ctx.needs_input_grad[1]
-    gradients = list(_gradients(tables, read, log_mass, drift, grad_read, grad_mass, with_scalar))
+    gradients = list(_gradients(tables, output, log_mass, drift, grad_output, grad_mass, with_scalar))
     return tuple(None if i == 1 and not with_scalar else x for i, x in enumerate(gradients))
 
 
@@ -353,5 +353,5 @@ def attend_scalars(
     offset_value: Float[Tensor, "head token width"],
 ) -> tuple[Float[Tensor, "head batch query width"], Float[Tensor, "head batch query"]]:
     """What `ScalarAttention.apply` gives."""
-    read, log_mass, _ = _attend(scale, scalar, direction_score, offset_score, direction_value, offset_value)
-    return read.permute(2, 0, 1, 3), log_mass
+    output, log_mass, _ = _attend(scale, scalar, direction_score, offset_score, direction_value, offset_value)
+    return output.permute(2, 0, 1, 3), log_mass

@@ -25,7 +25,7 @@ def _padded(rows: Tensor) -> Tensor:
     return F.pad(rows, (0, 0, 0, -len(rows) % ALIGNED))
 
 
-@torch.library.custom_op("pac::exact_product", mutates_args=())
+@torch.library.custom_op("pac::split_bf16_matmul", mutates_args=())
 def _product(x: Tensor, weight: Tensor) -> Tensor:
     rounded = weight.bfloat16()
     lost = (weight - rounded.float()).bfloat16()
@@ -38,7 +38,7 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty((len(x), len(weight)), dtype=torch.float32)
 
 
-@torch.library.custom_op("pac::exact_product_backward", mutates_args=())
+@torch.library.custom_op("pac::split_bf16_matmul_backward", mutates_args=())
 def _gradients(x: Tensor, weight: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
     return pull @ _padded(weight.bfloat16()), torch.mm(pull.T, x, out_dtype=torch.float32)[: len(weight)]
 
