@@ -1,35 +1,47 @@
-"""Result files of this repository: one Parquet file a study, with its episodes as columns and all else as JSON.
+"""Result files of this repository: one Parquet file per study, with its episodes as columns and all else as JSON.
 
-    pandas.read_parquet("results/study/vision.parquet")     # one row an episode
+    pandas.read_parquet("results/study/vision.parquet")                        # one row per episode
+    python -m tools.archive runs/vision/study.json results/study/vision.parquet
 
-Several documents that belong together (the rounds of an improvement, the evaluations of a demo) share a file. The rows
-of a study repeat most settings, so all rows but one are kept as their changes to that one.
+Documents that belong together share a file: the rounds of an improvement, or the evaluations of a demo. Their episodes
+have a column `file`. The rows of a study repeat most settings, so each row but one is kept as its changes to that one.
+Summaries are left out, because they follow from the episodes.
 """
 
+import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pac.evaluation import columns
+import pyarrow
+from pyarrow import parquet
+
+from pac.files import write_atomically
+from pac.old_names import EVALUATION_KEYS, rename_keys
 
 Document = dict[str, Any]
 LIKE, CHANGES = "like", "changes"
+DERIVED = ("summary", "differences")
+FILE = "file"  # column of the document that an episode belongs to
 
 
 def read_document(path: Path) -> Document:
     """Return the document of a JSON or Parquet file, with its `episodes`, under present names."""
+    if path.suffix == ".parquet":
+        documents = read_columns(path)
+        if list(documents) != [""]:
+            raise ValueError(f"{path}: expected one document, found {', '.join(documents)}.")
+        return _unfold(documents[""])
     try:
-        document = columns.read_document(path)
+        document = json.loads(path.read_text())
     except FileNotFoundError:
         raise ValueError(f"expected the file {path}, found none. Paths begin at the page's folder.") from None
-    except OSError as error:
-        raise ValueError(f"{path}: expected a file to read, found {error}.") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON or Parquet, found {error}.") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: expected JSON, found {error}.") from error
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(document).__name__}.")
-    return _unfold(document)
+    return _unfold(rename_keys(document, EVALUATION_KEYS))
 
 
 class Folder:
@@ -37,7 +49,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._documents = columns.read(path) if path.suffix == ".parquet" else None
+        self._documents = read_columns(path) if path.suffix == ".parquet" else None
 
     @property
     def name(self) -> str:
@@ -52,6 +64,64 @@ class Folder:
         if name not in self._documents:
             raise ValueError(f"{self.path}: expected {name} in it, found {', '.join(self._documents)}.")
         return _unfold(self._documents[name])
+
+
+# ------------------------------------------------------------------------------------------------------------ columns
+
+
+def read_columns(path: Path, key: str = "episodes") -> dict[str, Document]:
+    """Return the documents of a Parquet file by name. A single document has an empty name."""
+    try:
+        table = parquet.read_table(path)
+        documents = json.loads(table.schema.metadata[b"documents"])
+        optional = json.loads(table.schema.metadata[b"optional"])
+    except FileNotFoundError:
+        raise ValueError(f"expected the file {path}, found none. Paths begin at the page's folder.") from None
+    except (OSError, pyarrow.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: expected a Parquet file of tools.archive, found {error!r}.") from error
+    for row in table.to_pylist():
+        document = documents[row.pop(FILE) if FILE in table.column_names else ""]
+        document[key].append({k: value for k, value in row.items() if value is not None or k not in optional})
+    return {name: rename_keys(document, EVALUATION_KEYS) for name, document in documents.items()}
+
+
+def write_columns(path: Path, documents: Mapping[str, Document], key: str = "episodes") -> None:
+    """Write documents to one Parquet file: the rows of their lists `key` as columns, and all else as metadata."""
+    several = list(documents) != [""]
+    rows = [
+        ({FILE: name} if several else {}) | row for name, document in documents.items() for row in document.get(key, [])
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    optional = [name for name in names if not all(name in row for row in rows)]
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    others = {name: {**document, **({key: []} if key in document else {})} for name, document in documents.items()}
+    table = table.replace_schema_metadata({"optional": json.dumps(optional), "documents": json.dumps(others)})
+    stream = pyarrow.BufferOutputStream()
+    numbers = [name for name in names if pyarrow.types.is_floating(table.schema.field(name).type)]
+    parquet.write_table(
+        table,
+        stream,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[name for name in names if name not in numbers],
+        use_byte_stream_split=numbers,  # a third smaller than dictionaries of floats
+    )
+    write_atomically(path, stream.getvalue().to_pybytes())
+
+
+def archive(source: Path, path: Path) -> int:
+    """Write a JSON file, or all JSON files of a folder, to one Parquet file. Return the number of episodes."""
+    files = {str(file.relative_to(source)): file for file in sorted(source.rglob("*.json"))}
+    documents = {name: read_document(file) for name, file in (files if source.is_dir() else {"": source}).items()}
+    kept = {name: {k: v for k, v in doc.items() if k not in DERIVED} for name, doc in documents.items()}
+    write_columns(path, {name: fold(document) for name, document in kept.items()})
+    back = {name: _unfold(document) for name, document in read_columns(path).items()}
+    if back != kept:
+        raise ValueError(f"{path}: expected the documents of {source}, found others when they were read back.")
+    return sum(len(document.get("episodes", [])) for document in kept.values())
+
+
+# --------------------------------------------------------------------------------------------------- rows of a study
 
 
 def fold(document: Mapping[str, Any]) -> Document:
@@ -104,3 +174,15 @@ def _changed(value: Any, place: list[str], new: Any) -> Any:
     if isinstance(value, list):
         return [found if i == int(key) else item for i, item in enumerate(value)]
     return {**value, key: found}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.archive", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, help="JSON of an evaluation or a study, or folder of an improvement")
+    parser.add_argument("out", type=Path, help="Parquet file to write")
+    args = parser.parse_args(arguments)
+    print(f"{args.out}: {archive(args.source, args.out):,} episodes of {args.source}.")
+
+
+if __name__ == "__main__":
+    main()

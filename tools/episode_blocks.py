@@ -69,7 +69,7 @@ def pooled(found: Results) -> str:
         top, methods = best(estimates), dict.fromkeys(entry.method for entry in estimates.values() if entry)
         lines: list[list[Cell]] = []
         for row, summary in summaries.items():
-            counts = f"{summary.overall.tasks:,}", f"{summary.overall.trials:,}", f"{len(found.members[row]):,}"
+            counts = f"{summary.overall.tasks:,}", f"{summary.overall.episodes:,}", f"{len(found.members[row]):,}"
             cells = [*counts, *_size(found, row)]
             lines.append([(row, False), (show(estimates[row], scale), row in top), *((text, False) for text in cells)])
         where = f", {domain}" if len(found.domains) > 1 else ""

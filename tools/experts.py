@@ -1,6 +1,6 @@
 """Fill a table of experts from measured episodes: for each task the best mean return among the behaviours.
 
-    python -m tools.experts results/behaviours.json
+    python -m tools.experts results/behaviours.parquet
 
 The episodes come from `benchmarks/behaviours.py` or `pac evaluate --json`. A behaviour is left out if its episodes
 ended early (at success, say), since whole episodes give another return. Random actions and behaviours with faults
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pac import envs
-from pac.evaluation import read_document
 from pac.evaluation.experts import TABLE, Expert, save
+from tools.archive import read_document
 
 
 def from_episodes(episodes: Iterable[Mapping[str, Any]], where: str) -> dict[str, Expert]:
@@ -34,7 +34,9 @@ def from_episodes(episodes: Iterable[Mapping[str, Any]], where: str) -> dict[str
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.experts", description=__doc__)
-    parser.add_argument("results", type=Path, help="JSON with 'episodes': task, behaviour or actor, length, return")
+    parser.add_argument(
+        "results", type=Path, help="JSON or Parquet with episodes: task, behaviour or actor, length, return"
+    )
     parser.add_argument("--where", help="the source that the table names (default: the file)")
     parser.add_argument("--out", type=Path, default=TABLE, help="table to fill (default: the one that ships with PAC)")
     args = parser.parse_args(arguments)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pac.evaluation import Estimate, Summary
-from pac.evaluation.compare import FEW_TRIALS
+from pac.evaluation.compare import FEW_EPISODES
 from pac.evaluation.tables import METRICS, Cell, Grid, markdown, show
 from pac.report import charts
 from tools.archive import Document, Folder
@@ -172,7 +172,7 @@ def _reason(reason: str) -> str:
 
 
 def _counts(summary: Summary) -> str:
-    counts = sorted({row.trials for row in summary.tasks.values()})
+    counts = sorted({row.episodes for row in summary.tasks.values()})
     return f"{'/'.join(f'{count:,}' for count in counts)} episodes{' a task' * (len(summary.tasks) > 1)}"
 
 
@@ -191,7 +191,7 @@ def _notes(one: Improvement) -> Iterator[str]:
 
 def _weak(one: Improvement, summary: Summary, task: str) -> bool:
     row = summary.tasks[task]
-    return one.metric(task) != "success" and row.unusual < min(FEW_TRIALS, row.trials / 2)
+    return one.metric(task) != "success" and row.unusual < min(FEW_EPISODES, row.episodes / 2)
 
 
 # ------------------------------------------------------------------------------------------------------- improvements
@@ -214,7 +214,7 @@ def improvements(found: Sequence[Improvement]) -> str:
                 show(first),
                 show(one.best(task)),
                 show(final),
-                f"{one.final.tasks[task].trials:,}" if one.final else "-",
+                f"{one.final.tasks[task].episodes:,}" if one.final else "-",
                 "-" if final is None else "yes" if yes else "no",
                 f"{len(one.entries):,}",
                 f"{refused:,}",

@@ -1,4 +1,4 @@
-"""The numbers of the pages in results/ are those of the trials beside them, and no others."""
+"""The numbers on the pages of results/ come from the files beside them."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.made import DOOR, DRAWER, trials, write_evaluation
+from results_made import DOOR, DRAWER, episodes, write_evaluation
 
 from pac.evaluation import EpisodeRecord, experts, summarise
 from pac.evaluation.records import by_actor, write_json
@@ -19,8 +19,8 @@ from tools.results import read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGE = RESULTS / "README.md"
-PAGES = [path for path in sorted(RESULTS.glob("*.md")) if "<!-- pac: " in path.read_text()]
-NAMED = [path.name for path in PAGES]
+PAGES = [path for path in sorted(RESULTS.rglob("*.md")) if "<!-- pac: " in path.read_text()]
+NAMED = [str(path.relative_to(RESULTS)) for path in PAGES]
 
 # Words and numbers of the page's text that are no results.
 ALLOWED = (
@@ -93,31 +93,31 @@ def write_page(folder: Path, *blocks: str, after: str = "") -> Path:
 # ----------------------------------------------------------------------------------------------------- the page itself
 
 
-def test_the_pages_and_their_drawings_are_what_their_files_give() -> None:
+def test_pages_and_drawings_match_their_files() -> None:
     assert {"README.md", "improve.md"} <= set(NAMED)
     drawings = set[Path]()
     for page in PAGES:
         files = refreshed(page)
         for path, text in files.items():
-            assert path.read_text() == text, f"{path}: run `python -m tools.refresh results/{page.name}`"
+            assert path.read_text() == text, f"{path}: run `python -m tools.refresh {page.relative_to(RESULTS.parent)}`"
         drawings |= {path for path in files if path.suffix == ".svg"}
     assert len(drawings) > 4
     assert drawings == set((RESULTS / "plots").iterdir())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMED)
-def test_every_number_in_the_text_stands_in_a_table(page: Path) -> None:
+def test_every_number_in_the_text_is_in_a_table(page: Path) -> None:
     assert strange_numbers(page.read_text()) == set()
 
 
-def test_the_results_that_the_readme_quotes_stand_on_the_page() -> None:
+def test_results_in_the_readme_are_on_a_page_of_results() -> None:
     quoted = re.findall(r"\d+\.\d(?!\w)", (RESULTS.parent / "README.md").read_text().partition("## What is here")[0])
     assert len(quoted) > 100
     assert set(quoted) <= numbers(PAGE.read_text())
 
 
 @pytest.mark.parametrize("name", ["suite", "metaworld"])
-def test_what_a_recipe_of_improvement_promises_stands_on_its_page(name: str) -> None:
+def test_numbers_in_an_improvement_recipe_are_on_its_page(name: str) -> None:
     recipe = (RESULTS.parent / f"recipes/improve/{name}.toml").read_text()
     promised = set(re.findall(r"\d+\.\d", recipe.partition("# Command")[0]))
     assert len(promised) > 3
@@ -137,12 +137,12 @@ def test_what_a_recipe_of_improvement_promises_stands_on_its_page(name: str) -> 
         ("| a | 99.9 [1.5] |", "99.9"),
     ],
 )
-def test_a_number_that_was_made_up_is_found(claim: str, number: str) -> None:
+def test_an_invented_number_is_found(claim: str, number: str) -> None:
     page = PAGE.read_text().replace("## Not done yet\n", f"{claim}\n\n## Not done yet\n")
     assert ("## What the behaviours reach", number) in strange_numbers(page)
 
 
-def test_a_number_of_another_section_is_found() -> None:
+def test_a_number_of_another_page_is_found() -> None:
     page = PAGE.read_text()
     assert "**60.3 [" in page
     moved = page.replace("## Not done yet\n", "## Not done yet\n\nPAC has 60.3.\n")
@@ -150,7 +150,7 @@ def test_a_number_of_another_section_is_found() -> None:
 
 
 @pytest.mark.parametrize(("path", "least"), [(PAGE, 8), (RESULTS / "improve.md", 3)], ids=["README", "improve"])
-def test_links_of_the_page_lead_somewhere(path: Path, least: int) -> None:
+def test_links_lead_somewhere(path: Path, least: int) -> None:
     page = path.read_text()
     heads = {
         re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^## (.*)$", page, re.MULTILINE)
@@ -161,7 +161,7 @@ def test_links_of_the_page_lead_somewhere(path: Path, least: int) -> None:
         assert link[1:] in heads if link.startswith("#") else (RESULTS / link).exists(), link
 
 
-def test_the_numbers_of_a_table_counted_by_hand() -> None:
+def test_a_pooled_success_counted_by_hand() -> None:
     episodes = read_document(RESULTS / "study/poor.parquet")["episodes"]
     found = [episode["success"] for episode in episodes if re.fullmatch(r"PAC, seed \d", episode["actor"])]
     pooled = next(line for line in PAGE.read_text().split("\n") if line.startswith("| pooled, 4 tasks | 600 |"))
@@ -169,7 +169,7 @@ def test_the_numbers_of_a_table_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_demos_numbers_are_those_of_its_trials_and_of_its_own_table(seed: int) -> None:
+def test_demo_numbers_match_its_episodes_and_its_own_table(seed: int) -> None:
     path = RESULTS / f"demo/seed-{seed}.parquet"
     demo, document = read_demo([path]), Folder(path).read("demo.json")
     for method in demo.methods:
@@ -191,7 +191,7 @@ def test_the_demos_numbers_are_those_of_its_trials_and_of_its_own_table(seed: in
 # --------------------------------------------------------------------------------------------------- what changes it
 
 
-def test_one_other_trial_makes_another_page_and_drawing(copy: Path) -> None:
+def test_one_changed_episode_changes_page_and_drawing(copy: Path) -> None:
     before = copy.read_text()
 
     def flip(document: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ def test_one_other_trial_makes_another_page_and_drawing(copy: Path) -> None:
     assert refresh(copy) == []
 
 
-def test_what_a_file_says_of_its_trials_is_not_believed(copy: Path) -> None:
+def test_summaries_in_a_file_are_not_used(copy: Path) -> None:
     def boast(document: dict[str, Any]) -> None:
         document["summary"] = {"PAC": {"pooled": {"all": {"success": {"mean": 0.99}}}}}
 
@@ -214,8 +214,8 @@ def test_what_a_file_says_of_its_trials_is_not_believed(copy: Path) -> None:
     assert refresh(copy) == []
 
 
-def test_text_outside_of_blocks_stays_as_it_is(tmp_path: Path) -> None:
-    write_evaluation(tmp_path / "a.json", trials("PAC, seed 0", DOOR, 3, 10), seed=0)
+def test_text_outside_of_blocks_stays(tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "a.json", episodes("PAC, seed 0", DOOR, 3, 10), seed=0)
     example = f"```\n<!-- pac: nonsense -->\n{END}\n```\n  spaces  and no line at the end"
     page = write_page(tmp_path, "table a.json", after=example)
     refresh(page)
@@ -235,7 +235,7 @@ def write_study(path: Path, rows: dict[str, int], tasks: tuple[str, ...] = (DOOR
         for row, successes in rows.items()
         for seed in (1, 2)
         for task in tasks
-        for entry in trials(f"{row}, seed {seed}", task, successes - (seed == 2), 10)
+        for entry in episodes(f"{row}, seed {seed}", task, successes - (seed == 2), 10)
     ]
     write_evaluation(path, records, seed=0, **settings)
     runs = [
@@ -260,7 +260,7 @@ def made(folder: Path, block: str) -> str:
     return page.read_text()
 
 
-def test_a_policy_under_several_kinds_of_goals_was_trained_once(tmp_path: Path) -> None:
+def test_a_policy_with_several_kinds_of_goals_was_trained_once(tmp_path: Path) -> None:
     write_study(tmp_path / "a.json", {"PAC, goal": 8, "PAC, text+goal": 9, "BC, text": 5})
 
     def trained(document: dict[str, Any]) -> None:
@@ -277,7 +277,7 @@ def test_a_policy_under_several_kinds_of_goals_was_trained_once(tmp_path: Path) 
     assert re.search(r"\| PAC, goal \|.*\| 3,000 \|", pooled)
 
 
-def test_files_of_peers_join_those_of_a_study(tmp_path: Path) -> None:
+def test_results_of_peers_join_those_of_a_study(tmp_path: Path) -> None:
     study, peers = tmp_path / "study.json", tmp_path / "peers.json"
     write_study(study, {"PAC": 8})
     change(study, lambda d: d.update(rows={"PAC": {"model": {"size": "nano"}}}))
@@ -294,7 +294,7 @@ def test_files_of_peers_join_those_of_a_study(tmp_path: Path) -> None:
     assert "Made 2026-01-02" in cost
 
 
-def test_peers_that_were_tried_on_some_tasks_stand_beside_a_study_of_many(tmp_path: Path) -> None:
+def test_peers_on_some_tasks_join_a_study_of_many(tmp_path: Path) -> None:
     """By the rules of the tasks' own domain; nothing of the others, nor of their notes, is left."""
     write_study(tmp_path / "study.json", {"PAC": 8}, tasks=(DOOR, DRAWER, "control/reacher.easy"))
     own = {"max_steps": 200, "stop_at_success": True}
@@ -304,9 +304,9 @@ def test_peers_that_were_tried_on_some_tasks_stand_beside_a_study_of_many(tmp_pa
     write_study(tmp_path / "peers.json", {"CQL": 5}, tasks=(DOOR,), **own)
     write_study(tmp_path / "whole.json", {"CQL": 5}, tasks=(DOOR,))
     text = made(tmp_path, f"table study.json peers.json tasks={DOOR}")
-    assert "| task | trials | PAC | CQL |" in text
+    assert "| task | episodes | PAC | CQL |" in text
     assert re.search(rf"\| {DOOR} \| 20 \| \*\*75.0 \[.*\]\*\* \| 45.0 \[", text)
-    assert not any(word in text for word in ("reacher", "Control", DRAWER, "same trials"))
+    assert not any(word in text for word in ("reacher", "Control", DRAWER, "same episodes"))
     assert "| PAC | **75.0 [" in made(tmp_path, f"pooled study.json peers.json tasks={DOOR}")
     assert "| `PAC` minus `CQL` | Success, % | 20 | **+30.0 [" in made(
         tmp_path, f"differences study.json peers.json tasks={DOOR}"
@@ -329,7 +329,7 @@ def test_seeds_and_pairs(tmp_path: Path) -> None:
     assert "| `1` minus `1, then 0` | Success, % | 40 | **+30.0 [" in made(tmp_path, "differences a.json")
 
 
-def test_suites_are_not_pooled_with_each_other(tmp_path: Path) -> None:
+def test_suites_are_not_pooled_together(tmp_path: Path) -> None:
     """A success and a percent of expert have no mean."""
     write_study(tmp_path / "a.json", {"PAC": 8, "BC+Q": 5}, (DOOR, DRAWER, "control/walker.walk"))
 
@@ -347,7 +347,7 @@ def test_suites_are_not_pooled_with_each_other(tmp_path: Path) -> None:
     assert "Percent of expert, control, seed by seed" in made(tmp_path, "seeds a.json")
 
 
-def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
+def test_other_experts_change_the_percentage(tmp_path: Path) -> None:
     """Half the expert, twice the percentage; of the tasks that fit a pattern."""
     walk, run = "control/walker.walk", "control/walker.run"
     write_study(tmp_path / "a.json", {"PAC": 8}, (DOOR, walk, run))
@@ -377,7 +377,7 @@ def test_the_same_trials_by_another_measure(tmp_path: Path) -> None:
         made(tmp_path, "pooled a.json tasks=contrl/*")
 
 
-def test_a_drawing_stands_alone(tmp_path: Path) -> None:
+def test_a_drawing_needs_no_other_file(tmp_path: Path) -> None:
     write_study(tmp_path / "a.json", {"PAC <&>": 8, "BC+Q": 5})
     assert '<img src="plots/a.svg" alt="Bars with 95% intervals' in made(tmp_path, "bars a.json")
     text = (tmp_path / "plots/a.svg").read_text()
@@ -425,16 +425,16 @@ def test_a_drawing_stands_alone(tmp_path: Path) -> None:
         ("nothing", "expected blocks such as"),
     ],
 )
-def test_errors_name_the_line_and_nothing_is_written(tmp_path: Path, text: str, error: str) -> None:
-    records = trials("PAC, seed 0", DOOR, 3, 10)
+def test_errors_name_the_line_and_write_nothing(tmp_path: Path, text: str, error: str) -> None:
+    records = episodes("PAC, seed 0", DOOR, 3, 10)
     write_evaluation(tmp_path / "a.json", records, seed=0)
     write_evaluation(tmp_path / "again.json", records, seed=0)
-    write_evaluation(tmp_path / "rules.json", trials("BC, seed 0", DOOR, 3, 10), seed=0, max_steps=5)
+    write_evaluation(tmp_path / "rules.json", episodes("BC, seed 0", DOOR, 3, 10), seed=0, max_steps=5)
     write_evaluation(tmp_path / "twice.json", records + records[:1], seed=0)
     write_evaluation(tmp_path / "none.json", [], seed=0)
-    write_evaluation(tmp_path / "both.json", records + trials("PAC seed 0", DOOR, 3, 10), seed=0)
+    write_evaluation(tmp_path / "both.json", records + episodes("PAC seed 0", DOOR, 3, 10), seed=0)
     for name, mean in (("one", 10.0), ("two", 20.0)):
-        write_evaluation(tmp_path / f"{name}.json", trials(name, DOOR, 3, 10), seed=0)
+        write_evaluation(tmp_path / f"{name}.json", episodes(name, DOOR, 3, 10), seed=0)
         change(tmp_path / f"{name}.json", lambda d, mean=mean: d.update(experts={DOOR: {"mean": mean}}))
     write_json(tmp_path / "paper.json", {"numbers": {"x": {}}})
     page = tmp_path / "page.md"
@@ -447,7 +447,7 @@ def test_errors_name_the_line_and_nothing_is_written(tmp_path: Path, text: str, 
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_evaluation(tmp_path / "a.json", trials("PAC", DOOR, 3, 10), seed=0)
+    write_evaluation(tmp_path / "a.json", episodes("PAC", DOOR, 3, 10), seed=0)
     page = str(write_page(tmp_path, "table a.json"))
     assert main([page]) == 0
     assert "written" in capsys.readouterr().out
@@ -457,8 +457,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "expected a Markdown page" in capsys.readouterr().err
 
 
-def test_what_counts_as_all_of_a_task_stands_beside_our_best(tmp_path: Path) -> None:
-    path = write_evaluation(tmp_path / "a.json", trials("PAC", DOOR, 3, 10), seed=0)
+def test_experts_are_shown_beside_our_best_behaviour(tmp_path: Path) -> None:
+    path = write_evaluation(tmp_path / "a.json", episodes("PAC", DOOR, 3, 10), seed=0)
     page = write_page(tmp_path, "experts a.json")
     with pytest.raises(ValueError, match="expected tasks with an expert, found none"):
         refresh(page)
@@ -474,12 +474,12 @@ def test_what_counts_as_all_of_a_task_stands_beside_our_best(tmp_path: Path) -> 
 
 
 def test_every_kind_is_in_the_docs() -> None:
-    text = (RESULTS.parent / "docs/report.md").read_text()
+    text = (RESULTS.parent / "tools/README.md").read_text()
     assert [kind for kind in KINDS if f"`{kind} " not in text] == []
 
 
 def test_an_actor_without_a_seed_is_a_row(tmp_path: Path) -> None:
-    path = write_evaluation(tmp_path / "a.json", trials("random", DOOR, 3, 10), seed=0)
+    path = write_evaluation(tmp_path / "a.json", episodes("random", DOOR, 3, 10), seed=0)
     found = read_results({path: read_document(path)})
     assert found.members.keys() == {"random"}
     assert found.seeds == [None]

@@ -121,17 +121,13 @@ def partial_path(path: Path) -> Path:
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
-    """Return the JSON document of a finished evaluation. Its episodes may stand in a table beside it (columns.py)."""
+    """Return the JSON document of a finished evaluation."""
     path = Path(path)
     try:
         document = rename_keys(json.loads(path.read_text()), EVALUATION_KEYS)
-        episodes = document["episodes"]
+        _ = document["episodes"]
     except (ValueError, KeyError, AttributeError) as error:
         raise _not_an_evaluation(path, error) from error
-    if isinstance(episodes, str):
-        from pac.evaluation.columns import read_columns  # pyarrow is optional
-
-        document["episodes"] = read_columns(path.with_name(episodes))
     return document
 
 

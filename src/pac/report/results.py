@@ -91,7 +91,7 @@ def metric_table(metric: str, contest: ComparisonGroup, marks: Mapping[str, str]
         pooled += name != place
         methods |= dict.fromkeys(entry.method for entry in known)
         top = set[str]() if cut_short else best(estimates)
-        trials = sorted({s.rows[place].trials for s in contest.pooled.values() if place in s.rows})
+        trials = sorted({s.rows[place].episodes for s in contest.pooled.values() if place in s.rows})
         cells = [_cell(metric, contest, group, place, entry, group in top) for group, entry in estimates.items()]
         rows.append([html.escape(name), "/".join(f"{n:,}" for n in trials), *cells])
     if not rows:
