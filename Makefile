@@ -9,10 +9,10 @@ demo: $(READY)
 	$(BIN)/pac demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow"
 
 test-all: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -22,11 +22,11 @@ lint: $(READY)
 setup: $(READY)
 
 # The marker is written last, so an interrupted set-up starts over.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml packages/learners/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
 	  { echo "PAC needs Python 3.11 or 3.12; found $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e packages/learners -e '.[dev]'
 	@touch $@
 
 clean:

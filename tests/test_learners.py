@@ -107,5 +107,5 @@ def test_a_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "scratch").exists()
     with pytest.raises(SystemExit, match="has learners already"):
         learners.main()
-    actor = f"learner:folder={tmp_path},life=1"
+    actor = f"learner:folder={tmp_path},stage=1"
     assert main(["evaluate", actor, "--tasks", TASKS[0], "--trials", "1", "--workers", "0"]) == 0

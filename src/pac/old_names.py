@@ -31,6 +31,8 @@ RECIPE_NAMES = {
     "study/lives": "study/replay",
     "improve/lifetimes": "improve/replay",
 }
+# Options of behaviours.
+BEHAVIOUR_OPTIONS = {("learner", "life"): "stage"}
 # Options of commands.
 OPTIONS = {"--trials": "--episodes", "--video-trials": "--video-episodes"}
 # Keys of the mixture, in its file and in config.json of a run's folder.
@@ -116,6 +118,14 @@ def rename_recipe_name(name: str) -> str:
     new = RECIPE_NAMES.get(name, name)
     if new != name:
         _warn(name, new)
+    return new
+
+
+def rename_behaviour_option(behaviour: str, option: str) -> str:
+    """Return the present name of an option of a behaviour, such as `stage` in `learner:stage=1`."""
+    new = BEHAVIOUR_OPTIONS.get((behaviour, option), option)
+    if new != option:
+        _warn(f"{behaviour}:{option}", f"{behaviour}:{new}")
     return new
 
 

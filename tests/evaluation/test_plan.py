@@ -39,8 +39,8 @@ def test_behaviours_and_labels() -> None:
     assert noisy.label == noisy.behaviour == "scripted+noise:sigma=0.3"
     assert (named.label, named.behaviour) == ("bad luck", "scripted+uniform:p=0.5")
     assert named.describe() == {"behaviour": "scripted+uniform:p=0.5"}
-    (learner,) = parse_actors(["final=learner:folder=runs/learners,life=1"])  # a folder's / makes it no checkpoint
-    assert (learner.label, learner.load()) == ("final", "learner:folder=runs/learners,life=1")
+    (learner,) = parse_actors(["final=learner:folder=runs/learners,stage=1"])  # a folder's / makes it no checkpoint
+    assert (learner.label, learner.load()) == ("final", "learner:folder=runs/learners,stage=1")
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pac.behaviours.learner import Learner
 from pac.behaviours.planner import Planner
 from pac.behaviours.scripted import Scripted
 from pac.config import suggest
+from pac.old_names import rename_behaviour_option
 
 BASES: dict[str, Callable[..., Behaviour]] = {
     "learner": Learner,
@@ -92,7 +93,7 @@ def build(text: str, table: dict[str, Callable[..., Behaviour]], where: str, *in
     chosen = dict[str, Any]()
     for option in options.split(",") if options.strip() else []:
         key, equals, value = (part.strip() for part in option.partition("="))
-        key = key.replace("-", "_")
+        key = rename_behaviour_option(name, key.replace("-", "_"))
         if not equals or key not in known:
             shown = [k.replace("_", "-") for k in known]
             hint = suggest(key.replace("_", "-"), shown) if known else " It has no options."
