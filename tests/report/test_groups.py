@@ -109,7 +109,7 @@ def test_the_same_trials_in_two_files_count_once() -> None:
     actor = {"behaviour": "random"}
     first = evaluation(trials("random", DOOR, 5, 10), "a.json", random=actor)
     longer = evaluation(trials("random", DOOR, 5, 20), "b.json", random=actor)
-    assert only(first, longer).pooled["random"].overall.trials == 20
+    assert only(first, longer).pooled["random"].overall.episodes == 20
     other = evaluation(trials("random", DOOR, 5, 20), "b.json", random={"behaviour": "random+hesitate"})
     assert list(only(first, other).members) == ["random", "random (b)"]
 
@@ -147,7 +147,7 @@ def test_a_label_that_pools_different_settings_says_so(tmp_path: Path) -> None:
     records = [entry for label in actors for entry in trials(label, DRAWER, 5, 10)]
     contest = only(evaluation(records, **actors), runs=runs)
     assert list(contest.members) == ["Ours"]
-    assert contest.pooled["Ours"].overall.trials == 20
+    assert contest.pooled["Ours"].overall.episodes == 20
     assert contest.notes == ["Ours: its runs differ in more than the seed (objective.epsilon)."]
 
 

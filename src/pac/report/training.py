@@ -80,7 +80,7 @@ def _last_success(run: LoadedRun) -> str:
 def _trials(run: LoadedRun, task: str) -> int | None:
     """Behind a number of an evaluation during training."""
     settings = table(run.settings.get("evaluation"))
-    each, tasks = settings.get("trials"), settings.get("tasks")
+    each, tasks = settings.get("episodes", settings.get("trials")), settings.get("tasks")
     if not isinstance(each, int) or not isinstance(tasks, list) or each < 1:
         return None
     return each * len(tasks) if task == "all" else each
