@@ -1,4 +1,4 @@
-"""A small improvement: a point that must get far out, a model of a few thousand weights, a second a round."""
+"""A small improvement: a point must move far from its start, with a model of a few thousand weights."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from pac.cli import main
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
-    """From nothing; `changes` are sections, merged into it."""
+    """Return a recipe that starts with random actions. `changes` are merged into its sections."""
     table: dict[str, Any] = {
         "model": dict(TINY),
         "objective": {"method": "pac", "num_samples": 3, "discount": 0.9},
@@ -25,7 +25,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
             "rounds": 3,
             "episodes": 3,
             "steps": "6 steps",
-            "trials": 4,
+            "evaluation_episodes": 4,
             "mastery": 1.0,
             "workers": 0,
             "stop_at_success": True,
@@ -47,7 +47,7 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All that must be the same after a kill: data, weights, optimisers and trials, as bytes; no times."""
+    """Return everything that a kill must not change: data, weights, optimisers and episodes, but no times."""
     files = [*folder.glob("rounds/*/data/*/*.npy"), *folder.glob("rounds/*/data/*/*.jsonl")]
     files += folder.glob("rounds/*/train/checkpoints/0*/**/*.safetensors")
     found: dict[str, Any] = {str(f.relative_to(folder)): f.read_bytes() for f in sorted(files)}

@@ -1,4 +1,4 @@
-"""The gate: what is promoted, what is refused, and what is mastered, from trials made up for it."""
+"""Promotion, refusal and mastery, decided from made-up evaluation episodes."""
 
 import numpy as np
 import pytest
@@ -26,50 +26,50 @@ def test_better_and_equal_rounds_are_promoted() -> None:
     old = outcomes(DRAWER, 10, 50, "old")
     better = judge(outcomes(DRAWER, 30, 50), old)
     assert better.promoted
-    assert "targets surely better: +40.0" in better.reason
+    assert "targets significantly better: +40.0" in better.reason
     same = judge(outcomes(DRAWER, 10, 50), old)
     assert same.promoted
-    assert "no worse" in same.reason
+    assert "not significantly worse" in same.reason
 
 
-def test_a_round_that_is_surely_worse_is_refused() -> None:
+def test_a_significantly_worse_round_is_refused() -> None:
     verdict = judge(outcomes(DRAWER, 20, 50), outcomes(DRAWER, 40, 50, "old"))
     assert not verdict.promoted
-    assert "targets surely worse: -40.0" in verdict.reason
+    assert "targets significantly worse: -40.0" in verdict.reason
 
 
-def test_tolerance_is_how_much_worse_it_may_surely_be() -> None:
+def test_a_round_may_be_worse_by_the_tolerance() -> None:
     """-40 points with 50 pairs: the interval ends near -25."""
     new, old = outcomes(DRAWER, 20, 50), outcomes(DRAWER, 40, 50, "old")
     assert not judge(new, old, tolerance=0.2).promoted
     assert judge(new, old, tolerance=0.35).promoted
 
 
-@pytest.mark.parametrize("trials", [1, 2, 3, 4])
-def test_few_trials_do_not_refuse_for_being_few(trials: int) -> None:
-    """One success less says nothing."""
-    for successes in range(1, trials + 1):
-        assert judge(outcomes(DRAWER, successes - 1, trials), outcomes(DRAWER, successes, trials, "old")).promoted
-    assert judge(returns(WALKER, range(trials)), returns(WALKER, range(1, trials + 1), "old"), 0.01).promoted
+@pytest.mark.parametrize("episodes", [1, 2, 3, 4])
+def test_a_small_loss_in_few_episodes_is_not_refused(episodes: int) -> None:
+    """One success less is not significant."""
+    for successes in range(1, episodes + 1):
+        assert judge(outcomes(DRAWER, successes - 1, episodes), outcomes(DRAWER, successes, episodes, "old")).promoted
+    assert judge(returns(WALKER, range(episodes)), returns(WALKER, range(1, episodes + 1), "old"), 0.01).promoted
 
 
-def test_a_total_loss_is_refused_with_ten_trials() -> None:
+def test_a_total_loss_is_refused_with_ten_episodes() -> None:
     assert not judge(outcomes(DRAWER, 0, 10), outcomes(DRAWER, 9, 10, "old")).promoted
     assert not judge(returns(WALKER, range(10)), returns(WALKER, range(700, 710), "old")).promoted
 
 
-def test_forgetting_refuses_what_the_targets_would_promote() -> None:
+def test_a_round_that_forgets_another_task_is_refused() -> None:
     new = [*outcomes(DRAWER, 45, 50), *outcomes(BUTTON, 5, 50)]
     old = [*outcomes(DRAWER, 10, 50, "old"), *outcomes(BUTTON, 40, 50, "old")]
     verdict = judge(new, old, targets=[DRAWER], others=[BUTTON])
     assert not verdict.promoted
-    assert "targets surely better" in verdict.reason
-    assert "others surely worse" in verdict.reason
+    assert "targets significantly better" in verdict.reason
+    assert "others significantly worse" in verdict.reason
     assert judge(new, old, targets=[DRAWER], others=[]).promoted
 
 
 def test_targets_are_pooled() -> None:
-    """A loss at one target that a gain at another outweighs is none."""
+    """A gain at one target may outweigh a loss at another."""
     new = [*outcomes(DRAWER, 45, 50), *outcomes(BUTTON, 30, 50)]
     old = [*outcomes(DRAWER, 10, 50, "old"), *outcomes(BUTTON, 40, 50, "old")]
     assert judge(new, old).promoted
@@ -83,7 +83,7 @@ def test_returns_count_as_shares_of_the_expert() -> None:
     assert not judge(returns(REACHER, 20 + noise[::-1]), returns(REACHER, 70 + noise, "old"), tolerance=0.1).promoted
 
 
-def test_a_task_without_expert_is_measured_by_the_promoted_round() -> None:
+def test_without_an_expert_the_reference_is_the_promoted_round() -> None:
     noise = np.random.default_rng(0).normal(0, 1, 20)
     old = returns("control/dog.run", 100 + noise, "old")
     assert judge(returns("control/dog.run", 96 + noise[::-1]), old, tolerance=0.1).promoted
@@ -101,10 +101,10 @@ def test_other_initial_states_are_not_compared() -> None:
         judge([make(DRAWER, 0, success=True)], [make(DRAWER, 0, success=True, actor="old", state="elsewhere")])
 
 
-def test_mastery_is_of_every_target() -> None:
+def test_every_target_must_be_mastered() -> None:
     experts = {WALKER: 1000.0}
     both = [*outcomes(DRAWER, 19, 20), *returns(WALKER, [900.0, 902.0])]
     assert gate.mastered(both, [DRAWER, WALKER], experts, 0.9)
     assert not gate.mastered(both, [DRAWER, WALKER], experts, 0.92)
     assert gate.mastered(both, [DRAWER], experts, 0.92)
-    assert not gate.mastered(both, [WALKER], {}, 0.1)  # nobody knows what would be enough
+    assert not gate.mastered(both, [WALKER], {}, 0.1)  # neither success nor expert

@@ -1,4 +1,4 @@
-"""The loop, whole: small worlds, small models, real data, real training and real trials."""
+"""The whole loop in small environments: real collection, real training and real evaluation."""
 
 import json
 import os
@@ -31,7 +31,7 @@ POINTS = "gym-rollout.environments-Point-v0"
 
 
 class Constant:
-    """Always goes the same way: far out, or nowhere."""
+    """A policy that always takes the same action."""
 
     def __init__(self, action: tuple[float, float]) -> None:
         self.name, self.action = f"constant {action}", np.array(action, np.float32)
@@ -44,17 +44,23 @@ OUT, STAY = Constant((1.0, 0.0)), Constant((0.0, 0.0))
 
 
 def write(path: Path, actor: Constant, episodes: int = 12, seed: int = 77) -> Path:
-    for trial in rollout(actor, make_jobs([POINT], episodes, seed=seed), workers=0, stop_at_success=True):
-        with DatasetWriter(path, dataset_spec(trial)) as writer:
-            writer.append(trial.episode)
+    for result in rollout(actor, make_jobs([POINT], episodes, seed=seed), workers=0, stop_at_success=True):
+        with DatasetWriter(path, dataset_spec(result)) as writer:
+            writer.append(result.episode)
     return path
 
 
 def cloning(path: Path | None, steps: int, **changes: Any) -> dict[str, Any]:
-    """Clones a dataset, as a recipe's changes."""
+    """Return changes to the recipe that clone a dataset."""
     group = {"name": "given", "weight": 1, "datasets": [{"name": "given", "path": str(path)}]}
     mixture = {"batch_size": 16, "window": 2, "defaults": {"reward": "success"}}
-    given = {"steps": f"{steps} steps", "rounds": 1, "collect": "none", "trials": 10, "mastery": 2.0} | changes
+    given = {
+        "steps": f"{steps} steps",
+        "rounds": 1,
+        "collect": "none",
+        "evaluation_episodes": 10,
+        "mastery": 2.0,
+    } | changes
     return {
         "mixture": mixture | ({"groups": [group]} if path else {}),
         "objective": {"method": "bc"},
@@ -64,11 +70,11 @@ def cloning(path: Path | None, steps: int, **changes: Any) -> dict[str, Any]:
 
 
 def test_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Random first, then its own: what is on disk says what happened."""
+    """Random actions collect first, then the policy. The files on disk say what happened."""
     assert improve(tmp_path) == 0
     shown = capsys.readouterr().err
     assert "round 0: collects 3 episodes each of gym/rollout.environments:Point-v0 with random" in shown
-    assert "The budget of rounds is spent" in shown
+    assert "All rounds are done" in shown
     folder = tmp_path / "run"
     found = record(folder)
     assert list(found) == ["tasks", "others", "config", "rounds", "status"]
@@ -91,8 +97,8 @@ def test_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert entry["episodes"] == {POINT: 3}
         assert entry["summary"][POINT].keys() == {"mean", "low", "high", "unit"}
         assert entry["seconds"].keys() == {"collect", "train", "evaluate"}
-        settings, trials = read(folder / entry["evaluation"])
-        assert [trial.index for trial in trials] == [0, 1, 2, 3]
+        settings, records = read(folder / entry["evaluation"])
+        assert [entry.index for entry in records] == [0, 1, 2, 3]
         assert settings["actors"][f"round {entry['round']}"]["checkpoint"] == entry["checkpoint"]
     assert [entry["steps"] for entry in found["rounds"]] == [6, 12, 18]
     # Which checkpoint made which episodes.
@@ -218,7 +224,7 @@ def test_a_worse_round_is_rolled_back_and_its_data_kept(tmp_path: Path, capsys: 
     found = record(tmp_path / "run")
     (first,) = found["rounds"]
     assert (found["status"], first["promoted"], first["start"]) == ("waiting", False, str(good.resolve()))
-    assert "targets surely worse" in first["reason"]
+    assert "targets significantly worse" in first["reason"]
     assert not (tmp_path / "run/promoted").exists()
     write(tmp_path / "run/inbox/goes", OUT, 40, seed=78)
     assert improve(tmp_path, *control_group, "--resume", **given) == 0
@@ -347,8 +353,8 @@ def test_settings_may_not_change_on_the_way(tmp_path: Path, capsys: pytest.Captu
     assert improve(tmp_path, improve={"rounds": 1}) == 0
     assert improve(tmp_path, improve={"rounds": 1}) == 2
     assert "Continue with --resume" in capsys.readouterr().err
-    assert improve(tmp_path, "--resume", improve={"trials": 5}) == 2
-    assert "improve.trials: 4 before, 5 now" in capsys.readouterr().err
+    assert improve(tmp_path, "--resume", improve={"evaluation_episodes": 5}) == 2
+    assert "improve.evaluation_episodes: 4 before, 5 now" in capsys.readouterr().err
     assert improve(tmp_path, "--resume", improve={"rounds": 2}) == 0
     assert len(record(tmp_path / "run")["rounds"]) == 2
     write(tmp_path / "run/inbox/kept", OUT)
@@ -365,9 +371,9 @@ def test_other_tasks_must_be_known_before_training(tmp_path: Path, capsys: pytes
 
 def test_others_are_evaluated_and_not_collected(tmp_path: Path) -> None:
     other = "control/point_mass.easy"
-    for trial in rollout("random", make_jobs([other], 3), workers=0, max_steps=10):
-        with DatasetWriter(tmp_path / "other", dataset_spec(trial)) as writer:
-            writer.append(trial.episode)
+    for result in rollout("random", make_jobs([other], 3), workers=0, max_steps=10):
+        with DatasetWriter(tmp_path / "other", dataset_spec(result)) as writer:
+            writer.append(result.episode)
     given = cloning(write(tmp_path / "out", OUT), 5, others=[other], collect="policy", rounds=2, episodes=1)
     given["improve"] |= {"max_steps": 10}
     group = {"name": "other", "weight": 1, "datasets": [{"name": "other", "path": str(tmp_path / "other")}]}
@@ -380,22 +386,22 @@ def test_others_are_evaluated_and_not_collected(tmp_path: Path) -> None:
 
 
 def test_one_scale_of_rewards_for_all_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Successes that end an episode count 1, and go on doing so; else there is room for 1 at every step."""
+    """A success that ends the episode counts 1 in every round. Else there is room for 1 at every step."""
     for name, stop, expected in (("once", True, 1.0), ("ever", False, 0.1)):
         assert improve(tmp_path, out=name, improve={"rounds": 2, "stop_at_success": stop}) == 0
         for number in range(2):
             config = json.loads((tmp_path / name / f"rounds/{number:03d}/train/config.json").read_text())
             assert config["objective"]["reward_scale"] == pytest.approx(expected)
     capsys.readouterr()
-    mixture = {"defaults": {}}  # the world's own rewards, of both signs
+    mixture = {"defaults": {}}  # the environment's own rewards, of both signs
     assert improve(tmp_path, out="negative", mixture=mixture) == 2
     assert "found negative ones. Begin again with model.value_min=-1" in capsys.readouterr().err
     model = {"value_min": -1.0}
     assert improve(tmp_path, out="fits", mixture=mixture, model=model, improve={"rounds": 1}) == 0
-    assert "what is beyond" not in capsys.readouterr().err
+    assert "Values beyond are clipped" not in capsys.readouterr().err
     tight = {"method": "pac", "num_samples": 3, "reward_scale": 1.0}
     assert improve(tmp_path, out="tight", mixture=mixture, model=model, objective=tight, improve={"rounds": 1}) == 0
-    assert "what is beyond is cut off" in capsys.readouterr().err
+    assert "Values beyond are clipped" in capsys.readouterr().err
 
 
 def kill(tmp_path: Path, kills: int, **changes: Any) -> list[int]:

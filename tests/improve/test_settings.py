@@ -1,4 +1,4 @@
-"""Recipes for improvement: what is refused, and that the docs list every key."""
+"""Checks of [improve], and that the docs list every key."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"others": [POINT]}, "expected other tasks than the targets"),
     ({"rounds": 0}, "improve.rounds: expected 1 or more, found 0"),
     ({"rounds": 10_001}, "improve.rounds: expected at most 10,000"),
-    ({"trials": 2.5}, "ImproveConfig.trials: expected int, found 2.5"),
+    ({"evaluation_episodes": 2.5}, "ImproveConfig.evaluation_episodes: expected int, found 2.5"),
     ({"workers": -1}, "improve.workers: expected 0 or more"),
     ({"steps": "soon"}, "improve.steps: expected a duration"),
     ({"first_steps": "0 steps"}, "improve.first_steps: expected a duration"),
@@ -35,12 +35,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG, ids=[str(changes) for changes, _ in WRONG])
-def test_wrong_settings_are_told(changes: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(recipe(improve=changes), Path(), Path("collected"))
 
 
-def test_there_must_be_something_to_begin_with() -> None:
+def test_a_recipe_needs_data_a_checkpoint_or_a_first_behaviour() -> None:
     table = recipe()
     del table["improve"]["first"]
     with pytest.raises(ValueError, match=r"data in \[mixture\], a checkpoint .* improve.first"):
@@ -49,7 +49,7 @@ def test_there_must_be_something_to_begin_with() -> None:
 
 
 def test_sections_must_fit_each_other() -> None:
-    with pytest.raises(ValueError, match=r"evaluation\.seed: expected one outside"):
+    with pytest.raises(ValueError, match=r"evaluation\.seed: expected a seed outside"):
         parse(recipe(evaluation={"seed": 1_000_003}), Path(), Path("collected"))
     with pytest.raises(ValueError, match=r"Unknown key 'improv' in the recipe"):
         parse(recipe(improv={"tasks": []}), Path(), Path("collected"))
@@ -83,7 +83,8 @@ def test_every_recipe_that_ships_can_be_read(tmp_path: Path) -> None:
 
 
 def test_the_docs_list_every_key() -> None:
-    listed = re.findall(r"^\| `([a-z_]+)` \| (.*?) \|", (DOCS / "improve.md").read_text(), re.MULTILINE)
+    table = (DOCS / "improve.md").read_text().split("## Keys of `[improve]`")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `([a-z_]+)` \| (.*?) \|", table, re.MULTILINE)
     fields = {field.name: field.default for field in dataclasses.fields(ImproveConfig)}
     assert {name for name, _ in listed} == set(fields)
     for name, default in listed:
