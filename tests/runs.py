@@ -8,6 +8,7 @@ import torch
 
 from pac.data.store import DatasetSpec
 from pac.data.writer import DatasetWriter
+from pac.evaluation.in_training import TrainingEvaluator
 from pac.recipe import RunConfig, parse_recipe
 from pac.training.trainer import Trainer
 from pac.types import Episode
@@ -89,7 +90,7 @@ def config(path: Path, **changes: Any) -> RunConfig:
 
 def start(settings: RunConfig, out: Path, *, resume: bool = False) -> Trainer:
     """A run in its folder, as `pac train` makes it, but for what that prints."""
-    run = Trainer(settings, out)
+    run = Trainer(settings, out, evaluator=TrainingEvaluator())
     run.directory.open(resume=resume, overwrite=False)
     if resume:
         run.resume()

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import pac
 from pac import envs, policy
+from pac.config import CollectConfig
 from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.evaluation.intervals import wilson
@@ -168,6 +169,22 @@ def collect(
             progress.advance(bars[trial.task])
             redone += trial.restarts
     return redone
+
+
+def collect_data(config: CollectConfig, folder: Path, console: Console, workers: int | None = None) -> None:
+    """Collect the episodes of a recipe's [collect] that are missing in `folder`."""
+    actor, names, weights = load_actors([config.behaviour])
+    same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": config.seed, "max_steps": config.max_steps}
+    same |= {"stop_at_success": config.stop_at_success, "cameras": config.cameras or ()}
+    folders = [
+        CollectionFolder(folder / folder_name(task), CollectionSettings(task=task, **same)) for task in config.tasks
+    ]
+    if all(place.num_before >= config.episodes for place in folders):
+        return
+    console.print(f"Collecting {config.episodes} episodes each of {', '.join(config.tasks)} with {config.behaviour}.")
+    collect(folders, actor, config.episodes, console=console, workers=config.workers if workers is None else workers)
+    for place in folders:
+        console.print(summary(place.path), soft_wrap=True, markup=False, highlight=False)
 
 
 def load_actors(texts: Sequence[str]) -> tuple[ActorLike, tuple[str, ...], tuple[float, ...]]:

@@ -240,13 +240,13 @@ def test_resuming_nothing_is_refused_on_all(recipe: Path, tmp_path: Path) -> Non
 
 
 BREAK = """
-from pac.training.step import Update
-call = Update.__call__
+from pac.training.step import TrainStep
+call = TrainStep.__call__
 def broken(self, tensors, controls):
-    if self.world.rank == 1 and self.state.step == 5:
+    if self.processes.rank == 1 and self.state.step == 5:
         raise {error}("broken on purpose")
     call(self, tensors, controls)
-Update.__call__ = broken
+TrainStep.__call__ = broken
 """
 
 
@@ -376,13 +376,13 @@ def evaluated(run: Path) -> list[int]:
     return [row["step"] for row in read_metrics(run) if "evaluation/all/return" in row]
 
 
-BROKEN_TRIALS = """
-import pac.training.trainer
-whole = pac.training.trainer.rollout
+BROKEN_EVALUATION = """
+from pac.evaluation import runner
+whole = runner.rollout
 def broken(*args, **options):
     {first}
     yield from whole(*args, **options)
-pac.training.trainer.rollout = broken
+runner.rollout = broken
 """
 
 
@@ -390,7 +390,7 @@ pac.training.trainer.rollout = broken
 def test_trials_that_fail_lose_no_updates(walker: Path, tmp_path: Path) -> None:
     """Whatever their error: processes that did not make any save with the one that did."""
     said = fail(
-        walker, run := tmp_path / "run", before=BROKEN_TRIALS.format(first='raise LookupError("no such joint")')
+        walker, run := tmp_path / "run", before=BROKEN_EVALUATION.format(first='raise LookupError("no such joint")')
     )
     assert "LookupError: no such joint" in said
     assert "TypeError" not in said
@@ -400,7 +400,7 @@ def test_trials_that_fail_lose_no_updates(walker: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_trials_that_a_signal_broke_off_are_made_after_a_resume(walker: Path, tmp_path: Path) -> None:
     run, stop = tmp_path / "run", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    fail(walker, run, "length=6 steps", before=BROKEN_TRIALS.format(first=stop))
+    fail(walker, run, "length=6 steps", before=BROKEN_EVALUATION.format(first=stop))
     assert (run / "checkpoints/last").resolve().name == "000003"
     assert evaluated(run) == []
     train(walker, run, "length=6 steps", "--resume", processes=2)

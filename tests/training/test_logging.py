@@ -106,11 +106,11 @@ def test_a_narrow_terminal_shows_all_of_it(tmp_path: Path) -> None:
             1234, {"loss/total": 19.564, "loss/imitation": 18.467, "loss/improvement": 18.46, "loss/critic": 0.275}
         )
         logs._progress.refresh()
-        logs.trying(3, 20)
+        logs.show_evaluation(3, 20)
         logs._progress.refresh()
         logs.write(1234, {f"evaluation/metaworld/drawer-{x}/success": 0.5 for x in ("open", "close")})
     shown = text.getvalue()
-    for part in ("1234/5000", "critic 0.275", "trial 3/20", "drawer-close/success 0.5"):
+    for part in ("1234/5000", "critic 0.275", "episode 3/20", "drawer-close/success 0.5"):
         assert part in shown, part
     assert "…" not in shown
 

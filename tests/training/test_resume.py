@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from pac.cli import main
 from pac.data.sampler import Sampler
+from pac.evaluation import runner
 from pac.rollout import rollout
-from pac.training import trainer as train
 from pac.training.run_dir import read_metrics
 from pac.training.trainer import Trainer
 
@@ -99,8 +99,8 @@ def test_a_signal_saves_and_says_so(
     command = ["train", str(file), "--out", str(tmp_path / "run")]
     make = Trainer.__init__
 
-    def stopping(self: Trainer, *args: Any) -> None:
-        make(self, *args)
+    def stopping(self: Trainer, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
         stop_at(self, 6, number)
 
     with monkeypatch.context() as patched:
@@ -124,8 +124,8 @@ def test_a_signal_saves_and_says_so(
 def test_evaluations_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that a signal broke off is made after the resume, one that was logged is not made again."""
     write_dataset(tmp_path / "data" / "arm")
-    trials = {"tasks": [POINT], "every": "5 steps", "episodes": 3, "workers": 0}
-    settings = config(tmp_path / "data", evaluation=trials)
+    evaluation = {"tasks": [POINT], "every": "5 steps", "episodes": 3, "workers": 0}
+    settings = config(tmp_path / "data", evaluation=evaluation)
     whole = start(settings, tmp_path / "whole")
     whole.train()
     expected = timeless(read_metrics(tmp_path / "whole"))
@@ -134,13 +134,13 @@ def test_evaluations_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     part = start(settings, tmp_path / "part")
 
     def broken(*args: Any, **given: Any) -> Any:
-        for i, trial in enumerate(rollout(*args, **given)):
+        for i, episode in enumerate(rollout(*args, **given)):
             if i == 1 and part.state.step == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
-            yield trial
+            yield episode
 
     with monkeypatch.context() as patched:
-        patched.setattr(train, "rollout", broken)
+        patched.setattr(runner, "rollout", broken)
         part.train()
     assert part.state.step == 5
     assert [row["step"] for row in read_metrics(tmp_path / "part")] == [3]

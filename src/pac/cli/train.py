@@ -8,6 +8,9 @@ from pathlib import Path
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
+from pac.cli.mixture import print_plan
+from pac.collection import collect_data
+from pac.evaluation.in_training import TrainingEvaluator
 from pac.recipe import load_recipe
 from pac.training import distributed
 from pac.training.run import perform
@@ -30,8 +33,17 @@ def run(args: argparse.Namespace) -> int:
         config = load_recipe(args.recipe, overrides, collected=args.out / COLLECTED)
         with distributed.processes(choose_device(config.machine.device)) as processes:
             try:
-                options = {"resume": args.resume, "overwrite": args.overwrite}
-                run = perform(config, args.out, processes, **options, command=command(args))
+                run = perform(
+                    config,
+                    args.out,
+                    processes,
+                    resume=args.resume,
+                    overwrite=args.overwrite,
+                    command=command(args),
+                    evaluator=TrainingEvaluator(),
+                    collect=collect_data,
+                    before_start=lambda trainer: print_plan(trainer.plan, trainer.console),
+                )
                 return 0 if run.interrupted is None else 128 + run.interrupted
             except RuntimeError as error:
                 if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pac import policy
-from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name
+from pac.collection import CollectionFolder, CollectionSettings, collect, collect_data, folder_name
 from pac.envs import spec as task_spec
 from pac.evaluation import Actor, EpisodeRecord, evaluate, read_evaluation, summarise
 from pac.evaluation import experts as expert_table
@@ -31,7 +31,7 @@ from pac.policy import Policy, PolicyMetadata
 from pac.rollout import PersistentWorkers
 from pac.training.distributed import ProcessGroup
 from pac.training.run_dir import CONFIG, RunDirectory
-from pac.training.setup import choose_device, collect_data
+from pac.training.setup import choose_device
 from pac.training.trainer import Trainer
 
 

@@ -13,7 +13,11 @@ observations a window, the target network, and the sampled actions.
 from dataclasses import dataclass
 
 from pac.model.config import ModelConfig
-from pac.scaling import published as paper
+
+# Of the paper's updates.
+BATCH_SIZE = 512  # windows
+WINDOW = 5  # transitions per window
+NUM_SAMPLES = 10  # sampled actions per observation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +95,9 @@ def _image_flops(config: ModelConfig) -> int:
 def update_flops(
     config: ModelConfig,
     load: Load,
-    batch: int = paper.BATCH_SIZE,
-    window: int = paper.WINDOW,
-    num_samples: int = paper.NUM_SAMPLES,
+    batch: int = BATCH_SIZE,
+    window: int = WINDOW,
+    num_samples: int = NUM_SAMPLES,
 ) -> int:
     """FLOPs of one PAC update: forward and backward on the window's transitions, and the target network on all its
     observations with the sampled actions. The optimiser's work on the weights is left out (under 0.1%).

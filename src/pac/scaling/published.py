@@ -11,7 +11,3 @@ FLOPS = {
     "M": {"forward": 4.380e10, "backward": 8.804e10, "update": 6.750e13},
     "L": {"forward": 1.040e11, "backward": 2.090e11, "update": 1.602e14},
 }
-
-BATCH_SIZE = 512  # windows an update
-WINDOW = 5  # observations a window
-NUM_SAMPLES = 10  # actions drawn from the target policy at each of them

@@ -26,6 +26,7 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
+from pac.collection import collect_data
 from pac.config import EvaluationConfig
 from pac.evaluation.plan import Actor, versions
 from pac.evaluation.records import EpisodeRecord, partial_path
@@ -39,7 +40,7 @@ from pac.study.plan import StudyRun
 from pac.training import distributed
 from pac.training import run as training_run
 from pac.training.run_dir import SUMMARY, RunDirectory
-from pac.training.setup import choose_device, collect_data
+from pac.training.setup import choose_device
 
 QUIET_SECONDS = 10.0  # per line, where there is no terminal to draw a progress bar on
 

@@ -104,9 +104,9 @@ class RunLogger:
             spent, (step, then, waited) = time.perf_counter() - start, self._interval
             self._paused, self._interval = self._paused + spent, (step, then + spent, waited)
 
-    def trying(self, done: int, total: int) -> None:
-        """On the live line: how many trials of an evaluation are done."""
-        self._progress.update(self._bar, note=f"trial {done}/{total}")
+    def show_evaluation(self, done: int, total: int) -> None:
+        """Show the number of finished evaluation episodes on the live line."""
+        self._progress.update(self._bar, note=f"episode {done}/{total}")
 
     def tick(self, step: int) -> None:
         self.step = step

@@ -5,20 +5,22 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pac.cli.mixture import print_plan
-from pac.config import ObjectiveConfig, Schedules
+from rich.console import Console
+
+from pac.config import CollectConfig, ObjectiveConfig, Schedules
 from pac.model.pac import count_parameters
 from pac.old_names import rename_mixture
 from pac.recipe import SECTIONS, RunConfig
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import make_console
 from pac.training.run_dir import COLLECTED, CONFIG, RunDirectory
-from pac.training.setup import collect_data
-from pac.training.trainer import Trainer
+from pac.training.trainer import Evaluator, Trainer
+
+Collector = Callable[[CollectConfig, Path, Console], None]  # makes what is missing of a recipe's data in a folder
 
 # What may differ when a run is resumed; all else would make it another run under the name of the first.
 CHANGEABLE = ("length", "checkpoint", "evaluation", "machine")
@@ -32,16 +34,24 @@ def perform(
     resume: bool = False,
     overwrite: bool = False,
     command: str = "",
+    evaluator: Evaluator | None = None,
+    collect: Collector | None = None,
+    before_start: Callable[[Trainer], None] | None = None,
 ) -> Trainer:
-    """Train in `folder` to the end, or to a signal; a run that is finished already is left as it is."""
-    run = _prepare(config, folder, processes, resume=resume, overwrite=overwrite)
+    """Train in `folder` to the end, or to a signal. A run that is finished already is left as it is.
+
+    `evaluator` and `collect` are needed if the recipe has evaluation tasks and a [collect] section. `before_start` is
+    called by the main process before the first update.
+    """
+    run = _prepare(config, folder, processes, resume=resume, overwrite=overwrite, evaluator=evaluator, collect=collect)
     resumed = resume and run.resume()
     if resumed and run.finished:
         run.console.print(f"{folder} is finished: {run.state.step:,} steps. A longer `length` would go on from here.")
         return run
     if processes.is_main:
         run.directory.begin(run.describe() | {"command": command})
-        print_plan(run.plan, run.console)
+        if before_start is not None:
+            before_start(run)
         begun = f"from step {run.state.step:,} " if resumed else ""
         run.console.print(
             f"{config.method}, size {run.size}, {count_parameters(run.state.target) / 1e6:.2f}M parameters, "
@@ -54,14 +64,25 @@ def perform(
     return run
 
 
-def _prepare(config: RunConfig, folder: Path, processes: ProcessGroup, *, resume: bool, overwrite: bool) -> Trainer:
+def _prepare(
+    config: RunConfig,
+    folder: Path,
+    processes: ProcessGroup,
+    *,
+    resume: bool,
+    overwrite: bool,
+    evaluator: Evaluator | None,
+    collect: Collector | None,
+) -> Trainer:
     """Open the folder, make its data if the recipe says so, and build the run."""
     directory = RunDirectory(folder)
     processes.on_main(lambda: directory.open(resume=resume, overwrite=overwrite))
     try:
-        if wanted := config.collect:
-            processes.on_main(lambda: collect_data(wanted, directory.path / COLLECTED, make_console()))
-        run = Trainer(config, directory, processes)
+        if section := config.collect:
+            if collect is None:
+                raise ValueError(f"{folder}: expected a collector for [collect], found none. Pass `collect`.")
+            processes.on_main(lambda: collect(section, directory.path / COLLECTED, make_console()))
+        run = Trainer(config, directory, processes, evaluator=evaluator)
         processes.on_main(run.check_disk)
     except BaseException:
         if processes.is_main:

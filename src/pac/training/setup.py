@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 import pac
-from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name, load_actors, summary
-from pac.config import CollectConfig, ObjectiveConfig
+from pac.config import ObjectiveConfig
 from pac.data.mixture import MixturePlan
 from pac.data.sampler import Sampler
 from pac.model.config import SIZES, ModelConfig, model_config
@@ -31,22 +29,6 @@ def choose_device(name: str) -> torch.device:
             "machine.device: expected a CUDA GPU, found none. Set machine.device=cpu, or install a CUDA build."
         )
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
-
-
-def collect_data(wanted: CollectConfig, folder: Path, console: Console, workers: int | None = None) -> None:
-    """Make the data that a recipe asks for, or what is still missing of it."""
-    actor, names, weights = load_actors([wanted.behaviour])
-    same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": wanted.seed, "max_steps": wanted.max_steps}
-    same |= {"stop_at_success": wanted.stop_at_success, "cameras": wanted.cameras or ()}
-    folders = [
-        CollectionFolder(folder / folder_name(task), CollectionSettings(task=task, **same)) for task in wanted.tasks
-    ]
-    if all(place.num_before >= wanted.episodes for place in folders):
-        return
-    console.print(f"Collecting {wanted.episodes} episodes each of {', '.join(wanted.tasks)} with {wanted.behaviour}.")
-    collect(folders, actor, wanted.episodes, console=console, workers=wanted.workers if workers is None else workers)
-    for place in folders:
-        console.print(summary(place.path), soft_wrap=True, markup=False, highlight=False)
 
 
 def open_data(config: RunConfig, processes: ProcessGroup) -> Sampler:

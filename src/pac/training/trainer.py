@@ -12,29 +12,24 @@ import importlib.util
 import json
 import shutil
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pac.config import interpolate, parse_duration
+from pac.config import EvaluationConfig, interpolate, parse_duration
 from pac.data import mixture as mixtures
 from pac.data.prefetch import prefetch
 from pac.data.relabel import GoalImages, find_goal_images
-from pac.envs import spec as task_spec
-from pac.envs.rendering import find_gl
-from pac.envs.tasks import check_name
-from pac.evaluation import summarise
 from pac.model import PAC
 from pac.model.pac import count_parameters
 from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
 from pac.policy import Policy, PolicyMetadata
 from pac.recipe import RunConfig
-from pac.rollout import make_jobs, rollout
 from pac.training import distributed, optim
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import RunLogger, make_console
@@ -42,6 +37,28 @@ from pac.training.nonfinite import NonFiniteError, describe_nonfinite
 from pac.training.run_dir import SUMMARY, RunDirectory, keep_rule, read_metrics
 from pac.training.setup import choose_device, fit_model, make_sampler, mean_flops, open_data, size_name, versions
 from pac.training.step import ScheduleValues, TrainState, TrainStep, compute_dtype
+from pac.types import TaskSpec
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Evaluation during training. `pac train` passes `pac.evaluation.in_training.TrainingEvaluator`."""
+
+    def check(self, config: EvaluationConfig, cameras: Iterable[str]) -> None:
+        """Raise if a simulator of the tasks is missing."""
+
+    def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> Sequence[TaskSpec]:
+        """Return the evaluation tasks."""
+
+    def __call__(
+        self,
+        policy: Policy,
+        config: EvaluationConfig,
+        *,
+        progress: Callable[[int, int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, float] | None:
+        """Return metrics by name, or None if `should_stop` ended it."""
 
 
 class Trainer:
@@ -53,9 +70,11 @@ class Trainer:
         out: str | Path | RunDirectory,
         processes: ProcessGroup | None = None,
         *,
+        evaluator: Evaluator | None = None,  # needed if the recipe has evaluation tasks
         reuse: "Trainer | None" = None,  # an ended run: its model, optimiser and captured update may be reused
     ) -> None:
-        self.config, self.processes = config, processes or ProcessGroup(device=choose_device(config.machine.device))
+        self.config, self.evaluator = config, evaluator
+        self.processes = processes or ProcessGroup(device=choose_device(config.machine.device))
         self.console = make_console(quiet=not self.processes.is_main)
         self.plan = mixtures.plan(config.mixture)
         opened = open_data(config, self.processes)
@@ -148,32 +167,31 @@ class Trainer:
             raise ValueError(
                 f"checkpoint.keep_every: expected a multiple of checkpoint.every, {every:,} steps, found {good:,}."
             )
-        self.processes.on_main(self._check_worlds)
         if machine.accumulate > (part := self.config.mixture.batch_size // self.processes.size):
             raise ValueError(
                 f"machine.accumulate: expected at most {part}, a process's part of mixture.batch_size "
                 f"{self.config.mixture.batch_size}, found {machine.accumulate}."
             )
-        for task in settings.tasks:
-            spec = task_spec(task, cameras=tuple(self.metadata.cameras), max_steps=settings.max_steps)
+        if settings.tasks:
+            self._check_evaluation()
+
+    def _check_evaluation(self) -> None:
+        """Raise if the policy cannot be evaluated on the recipe's tasks."""
+        config, cameras, evaluator = self.config.evaluation, self.metadata.cameras, self.evaluator
+        if evaluator is None:
+            raise ValueError(
+                f"evaluation.tasks: expected an evaluator for {', '.join(config.tasks)}, found none. Pass "
+                "`evaluator`, or set no tasks."
+            )
+        self.processes.on_main(lambda: evaluator.check(config, cameras))
+        for spec in evaluator.specs(config, cameras):
             embodiment = self.metadata.embodiment(spec)
             if embodiment.goal_cameras and spec.instruction not in self.goals:
                 raise ValueError(
-                    f"evaluation.tasks: expected goal images of {task!r} in the data, since {embodiment.name!r} shows "
-                    "some in training, found neither stored ones nor a success. Leave the task out and try the "
+                    f"evaluation.tasks: expected goal images of {spec.name!r} in the data, since "
+                    f"{embodiment.name!r} shows some in training, found neither stored ones nor a success. Leave the task out and try the "
                     "checkpoint with `pac evaluate --goals DATASET`."
                 )
-
-    def _check_worlds(self) -> None:
-        """Raise if the trials' simulators are missing, or what they draw pictures with."""
-        families = {check_name(task) for task in self.config.evaluation.tasks}
-        if families:
-            from pac.envs.base import load
-
-            for family in families:
-                load(family)
-        if families - {"gym"} and self.metadata.cameras:
-            find_gl()
 
     @functools.cached_property
     def goals(self) -> GoalImages:
@@ -407,15 +425,18 @@ class Trainer:
 
     def _evaluate(self, logs: RunLogger) -> bool:
         """Trials where they are due and were not made yet; False if a signal broke them off: a resume makes them."""
-        config, step = self.config.evaluation, self.state.step
+        config, step, evaluator = self.config.evaluation, self.state.step, self.evaluator
         every = self._duration(config.every) if config.every else self.steps
         due = step > 0 and (step % every == 0 or step == self.steps) and self.evaluated != step
         if not config.tasks or not due:
             return True
-        policy = self.policy()
+        assert evaluator is not None
+        policy, stop = self.policy(), lambda: self.interrupted is not None
         try:
             with logs.paused():
-                found = self.processes.on_main(lambda: self.try_policy(policy))
+                found = self.processes.on_main(
+                    lambda: evaluator(policy, config, progress=logs.show_evaluation, should_stop=stop)
+                )
         except Exception:
             self.save()  # trials that fail lose no updates
             self.finish()
@@ -424,30 +445,6 @@ class Trainer:
             logs.write(step, found)
             self.evaluated, self.saved = step, -1  # a checkpoint of this step, if any, does not know of it
         return found is not None
-
-    def try_policy(self, policy: Policy) -> dict[str, float] | None:
-        """Trials on the recipe's tasks: mean return and success, by task and over all; None if a signal came."""
-        config, trials = self.config.evaluation, []
-        jobs = make_jobs(config.tasks, config.episodes, seed=config.seed)
-        for trial in rollout(
-            policy,
-            jobs,
-            workers=config.workers,
-            cameras=policy.cameras,
-            max_steps=config.max_steps,
-            stop_at_success=config.stop_at_success,
-        ):
-            trials.append(trial)
-            if self.logs is not None:
-                self.logs.trying(len(trials), len(jobs))
-            if self.interrupted is not None:
-                return None
-        found = {}
-        for name, row in summarise(trials).rows.items():
-            found[f"evaluation/{name}/return"] = row.returns.mean
-            if row.success is not None:
-                found[f"evaluation/{name}/success"] = row.success.mean
-        return found
 
     def policy(self, **options: Any) -> Policy:
         """The policy as it is now; of several processes all must ask, and the main one may use it."""
