@@ -188,9 +188,9 @@ class Trainer:
             embodiment = self.metadata.embodiment(spec)
             if embodiment.goal_cameras and spec.instruction not in self.goals:
                 raise ValueError(
-                    f"evaluation.tasks: expected goal images of {spec.name!r} in the data, since "
-                    f"{embodiment.name!r} shows some in training, found neither stored ones nor a success. Leave the task out and try the "
-                    "checkpoint with `pac evaluate --goals DATASET`."
+                    f"evaluation.tasks: expected goal images of {spec.name!r} in the data, since the policy saw some of "
+                    f"{embodiment.name!r} in training, found neither stored ones nor a success. Leave the task out and "
+                    "evaluate the checkpoint with `pac evaluate --goals DATASET`."
                 )
 
     @functools.cached_property
