@@ -173,7 +173,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.videos is not None and outside:
         raise ValueError(f"--video-episodes: expected numbers from 0 to {args.episodes - 1}, found {outside[0]}.")
     if args.videos is not None:
-        video.check()
+        video.packages()
     for folder in [args.videos] * (args.videos is not None) + [args.markdown and args.markdown.parent]:
         try:
             Path(folder or ".").mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ already. docs/evaluation.md defines each number.
 
 from pac.evaluation.compare import Difference, compare, warnings
 from pac.evaluation.plan import Actor
-from pac.evaluation.records import EpisodeRecord, read_document, read_evaluation, record
+from pac.evaluation.records import EpisodeRecord, read_evaluation, record
 from pac.evaluation.result import Evaluation
 from pac.evaluation.runner import EvaluationInterruptedError, evaluate
 from pac.evaluation.summary import Estimate, Row, Summary, best, summarise
@@ -23,7 +23,6 @@ __all__ = [
     "best",
     "compare",
     "evaluate",
-    "read_document",
     "read_evaluation",
     "record",
     "summarise",

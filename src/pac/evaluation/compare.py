@@ -4,26 +4,22 @@ An episode of one actor is paired with the other's of the same task, seed and in
 initial states must agree.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pac.evaluation.intervals import (
-    Interval,
-    episodes_for,
-    paired_difference,
-    pairs_for,
-    stratified_bootstrap,
-    stratified_mean,
-)
+from pac.evaluation.intervals import episodes_for, paired_difference, pairs_for, stratified_bootstrap
 from pac.evaluation.records import EpisodeRecord, by_actor
-from pac.evaluation.summary import ALL, Summary
+from pac.evaluation.summary import ALL, Estimate, Summary, mean_of_means
 
 HALF_WIDTH = 0.05  # a success rate whose interval is wider than this on either side gets a warning
 FEW_EPISODES = 10  # per task: with fewer, the interval of a mean rests on the normal distribution alone
-Pairs = dict[str, list[tuple[EpisodeRecord, EpisodeRecord]]]
+BOOTSTRAP = "paired stratified bootstrap"
+Pairs = dict[str, list[tuple[EpisodeRecord, EpisodeRecord]]]  # task -> episodes from the same initial states
+METRICS = {"success": "success", "percent": "percent of expert", "return": "return"}  # the main ones first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +56,20 @@ def compare(
         pairs = pair(groups[first], groups[second])
         scopes = {task: {task: pairs[task]} for task in pairs} if len(pairs) > 1 else {}
         for where, part in (scopes | {ALL: pairs}).items() if pairs else []:
-            estimates = _differences(part, experts or {}, bootstrap)
             differences += [
                 Difference(
                     first=first,
                     second=second,
                     where=where,
                     metric=metric,
-                    difference=value,
-                    low=interval[0],
-                    high=interval[1],
-                    pairs=number,
-                    method=method,
-                    needed=pairs_for(value, interval, number),
+                    difference=found.mean,
+                    low=found.low,
+                    high=found.high,
+                    pairs=found.n,
+                    method=found.method,
+                    needed=pairs_for(found.mean, (found.low, found.high), found.n),
                 )
-                for metric, (value, interval, number, method) in estimates.items()
+                for metric, found in _differences(part, experts or {}, bootstrap).items()
             ]
     return differences
 
@@ -96,43 +91,34 @@ def pair(first: Sequence[EpisodeRecord], second: Sequence[EpisodeRecord]) -> Pai
     return pairs
 
 
-PairedEstimate = tuple[float, Interval, int, str]  # difference, its interval, number of pairs, method
-
-
-def _differences(pairs: Pairs, experts: Mapping[str, float], bootstrap: bool) -> dict[str, PairedEstimate]:
+def _differences(pairs: Pairs, experts: Mapping[str, float], bootstrap: bool) -> dict[str, Estimate]:
     """Return the difference of each metric that these tasks have."""
     groups = [[(a, b) for a, b in group if None not in (a.success, b.success)] for group in pairs.values()]
     with_success = [group for group in groups if group]
     found = {"success": _success(with_success, bootstrap)} if with_success else {}
-    found["return"] = _returns(list(pairs.values()), [1.0] * len(pairs), bootstrap)
-    if known := {task: group for task, group in pairs.items() if experts.get(task)}:
-        found["percent"] = _returns(list(known.values()), [100 / experts[task] for task in known], bootstrap)
+    found["return"] = _returns(pairs, dict.fromkeys(pairs, 1.0), bootstrap)
+    if scales := {task: 100 / experts[task] for task in pairs if experts.get(task)}:
+        found["percent"] = _returns(pairs, scales, bootstrap)
     return found
 
 
-def _success(groups: Sequence[Sequence[tuple[EpisodeRecord, EpisodeRecord]]], bootstrap: bool) -> PairedEstimate:
+def _success(groups: Sequence[Sequence[tuple[EpisodeRecord, EpisodeRecord]]], bootstrap: bool) -> Estimate:
     """Return the difference of success rates. Pairs weigh the same, as episodes do in a pooled success rate."""
     differences = [np.array([int(bool(a.success)) - int(bool(b.success)) for a, b in group]) for group in groups]
     pooled = np.concatenate(differences)
-    value, number = float(pooled.mean()), len(pooled)
     if bootstrap:
-        interval = stratified_bootstrap(differences, weights=[len(group) for group in differences])
-        return value, interval, number, "paired stratified bootstrap"
-    only_first, only_second = int((pooled > 0).sum()), int((pooled < 0).sum())
-    return value, paired_difference(only_first, only_second, number), number, "Tango's score over pooled pairs"
+        low, high = stratified_bootstrap(differences, weights=[len(group) for group in differences])
+    else:
+        low, high = paired_difference(int((pooled > 0).sum()), int((pooled < 0).sum()), len(pooled))
+    method = BOOTSTRAP if bootstrap else "Tango's score over pooled pairs"
+    return Estimate(mean=float(pooled.mean()), low=low, high=high, n=len(pooled), method=method)
 
 
-def _returns(
-    groups: Sequence[Sequence[tuple[EpisodeRecord, EpisodeRecord]]], scales: Sequence[float], bootstrap: bool
-) -> PairedEstimate:
+def _returns(pairs: Pairs, scales: Mapping[str, float], bootstrap: bool) -> Estimate:
     """Return the difference of scaled returns. Tasks weigh the same; the pairs of a task are a sample."""
-    differences = [
-        scale * np.array([a.total - b.total for a, b in group]) for group, scale in zip(groups, scales, strict=True)
-    ]
-    interval = stratified_bootstrap(differences) if bootstrap else stratified_mean(differences)
-    method = "paired stratified bootstrap" if bootstrap else "paired standard error over episodes"
-    value = float(np.mean([values.mean() for values in differences]))
-    return value, interval, sum(map(len, differences)), method
+    differences = [scale * np.array([a.total - b.total for a, b in pairs[task]]) for task, scale in scales.items()]
+    found = mean_of_means(differences, bootstrap)
+    return dataclasses.replace(found, method=BOOTSTRAP if bootstrap else f"paired {found.method}")
 
 
 def warnings(summaries: Mapping[str, Summary], differences: Sequence[Difference]) -> list[str]:
@@ -140,7 +126,8 @@ def warnings(summaries: Mapping[str, Summary], differences: Sequence[Difference]
     notes = [note for name, summary in summaries.items() for note in _weak(name, summary)]
     for actors in dict.fromkeys((d.first, d.second) for d in differences):
         pooled = {d.metric: d for d in differences if (d.first, d.second) == actors and d.where == ALL}
-        notes += [_undecided(d) for d in pooled.values() if not d.shown and _is_main_metric(d, pooled)]
+        main = next(pooled[metric] for metric in METRICS if metric in pooled)
+        notes += [] if main.shown else [_undecided(main)]
     sizes = {name: summary.overall.episodes for name, summary in summaries.items()}
     if len(set(sizes.values())) > 1:
         counts = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
@@ -171,16 +158,10 @@ def _weak(name: str, summary: Summary) -> list[str]:
     return notes
 
 
-def _is_main_metric(difference: Difference, others: Mapping[str, Difference]) -> bool:
-    """Return True for success; if there is none, for percent of expert; else for the return."""
-    return difference.metric == next(metric for metric in ("success", "percent", "return") if metric in others)
-
-
 def _undecided(d: Difference) -> str:
     """Return the warning about a difference whose interval includes 0."""
-    names = {"success": "success", "percent": "percent of expert", "return": "return"}
     if d.needed is None:
         more = "More pairs are needed" if d.pairs < 2 else "They did not differ"
     else:
         more = f"A difference of this size would take about {d.needed:,} pairs"
-    return f"{d.first} and {d.second} are not distinguishable in {names[d.metric]} with {d.pairs:,} pairs. {more}."
+    return f"{d.first} and {d.second} are not distinguishable in {METRICS[d.metric]} with {d.pairs:,} pairs. {more}."

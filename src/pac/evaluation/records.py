@@ -1,41 +1,29 @@
 """Records: one line per finished episode, in memory and on disk.
 
 While an evaluation runs, each finished episode is appended to `FILE.partial.jsonl`. When all are finished, `FILE` takes
-its place. So an interrupted evaluation can be read, and the same call goes on where it stopped.
+its place. So an interrupted evaluation can be read, and the same call continues it.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any
 
 import numpy as np
 
-from pac.files import finite, problem, write_json
+from pac.files import finite, problem, write_atomically, write_json
 from pac.old_names import EVALUATION_KEYS, rename_keys
+from pac.rollout import EpisodeResult
 from pac.types import Episode
 
 FORMAT = 2  # of the document and the journal; 1 had the keys of old_names.EVALUATION_KEYS
 Key = tuple[str, str, int, int]  # actor, task, seed, index
-
-
-@runtime_checkable
-class HasEpisode(Protocol):
-    """An episode and its place in an evaluation, such as `rollout.EpisodeResult`."""
-
-    @property
-    def task(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def episode(self) -> Episode: ...
+CRITIC = ("predicted", "achieved")  # fields of policies with a critic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,38 +53,38 @@ class EpisodeRecord:
 
     def as_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
-        left_out = [name for name in ("predicted", "achieved") if values[name] is None]
-        return {"return" if k == "total" else k: value for k, value in values.items() if k not in left_out}
+        shown = {name: value for name, value in values.items() if value is not None or name not in CRITIC}
+        return {"return" if name == "total" else name: value for name, value in shown.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "EpisodeRecord":
         return cls(**{"total" if name == "return" else name: value for name, value in values.items()})
 
 
-def record(played: HasEpisode, actor: str = "", discount: float | None = None) -> EpisodeRecord:
+def record(played: EpisodeResult, actor: str = "", discount: float | None = None) -> EpisodeRecord:
     """Return the record of an episode. With the critic's discount it has the predicted and the discounted return."""
-    episode, values = played.episode, getattr(played, "values", None)
-    total = float(np.sum(episode.reward, dtype=np.float64))
-    if not math.isfinite(total):
+    episode = played.episode
+    if not math.isfinite(played.total_return):
         raise problem(
-            f"{played.task}, seed {played.seed}, episode {played.index}",
+            played.job,
             expected="a finite return",
-            found=total,
+            found=played.total_return,
             fix="The environment gave a reward that is not finite. Mend the environment, or leave the task out.",
         )
     critic: dict[str, float] = {}
-    if discount is not None and values is not None and len(values):
+    if discount is not None and played.values is not None and len(played.values):
         rewards = np.asarray(episode.reward, np.float64)
-        critic = {"predicted": float(values[0]), "achieved": float(rewards @ discount ** np.arange(len(rewards)))}
+        achieved = float(rewards @ discount ** np.arange(len(rewards)))
+        critic = {"predicted": float(played.values[0]), "achieved": achieved}
     return EpisodeRecord(
         actor=actor,
         task=played.task,
         seed=played.seed,
         index=played.index,
         state=state_id(episode),
-        length=len(episode.action),
-        total=total,
-        success=episode.success,
+        length=played.length,
+        total=played.total_return,
+        success=played.success,
         **critic,
     )
 
@@ -120,52 +108,31 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial.jsonl")
 
 
-def read_document(path: str | Path) -> dict[str, Any]:
-    """Return the JSON document of a finished evaluation."""
-    path = Path(path)
-    try:
-        document = rename_keys(json.loads(path.read_text()), EVALUATION_KEYS)
-        _ = document["episodes"]
-    except (ValueError, KeyError, AttributeError) as error:
-        raise _not_an_evaluation(path, error) from error
-    return document
-
-
 def read_evaluation(path: str | Path) -> tuple[dict[str, Any], list[EpisodeRecord]]:
     """Return the settings and episodes of an evaluation. It may be finished, interrupted, or one that is added to."""
-    path = Path(path)
-    parts = [_read_whole(path)] if path.is_file() else []
-    parts += [_read_partial(partial_path(path))] if partial_path(path).is_file() else []
+    path, parts = Path(path), list[tuple[dict[str, Any], list[EpisodeRecord]]]()
+    if path.is_file():
+        with _expecting("the JSON of an evaluation", path, fix="Name another file."):
+            document = rename_keys(json.loads(path.read_text()), EVALUATION_KEYS)
+            parts.append((document["settings"], [EpisodeRecord.from_json(values) for values in document["episodes"]]))
+    if (partial := partial_path(path)).is_file():
+        with _expecting("one episode per line", partial, fix="Delete the file to start over."):
+            lines = [json.loads(line) for line in partial.read_bytes().split(b"\n")[:-1]]  # the last may be cut off
+            settings = lines[0]["settings"] if lines else {}
+            parts.append((settings, [EpisodeRecord.from_json(values) for values in lines[1:]]))
     if not parts:
-        raise ValueError(f"{path}: expected the JSON of an evaluation, found no such file, nor {partial_path(path)}.")
+        raise ValueError(f"{path}: expected the JSON of an evaluation, found no such file, nor {partial}.")
     records = {entry.key: entry for settings, part in parts if settings == parts[0][0] for entry in part}
     return parts[0][0], list(records.values())
 
 
-def _read_whole(path: Path) -> tuple[dict[str, Any], list[EpisodeRecord]]:
-    document = read_document(path)
+@contextlib.contextmanager
+def _expecting(content: str, path: Path, *, fix: str) -> Iterator[None]:
+    """Raise an error that names the file, unless it has this content."""
     try:
-        return document["settings"], [EpisodeRecord.from_json(values) for values in document["episodes"]]
+        yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _not_an_evaluation(path, error) from error
-
-
-def _not_an_evaluation(path: Path, error: Exception) -> ValueError:
-    found = f"something else ({error})"
-    return problem(path, expected="the JSON of an evaluation", found=found, fix="Name another file.")
-
-
-def _read_partial(path: Path) -> tuple[dict[str, Any], list[EpisodeRecord]]:
-    """Return the whole lines of a journal. The last line may be cut off."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    try:
-        values = [json.loads(line) for line in lines]
-        return (values[0]["settings"] if values else {}), [EpisodeRecord.from_json(value) for value in values[1:]]
-    except (ValueError, KeyError, TypeError) as error:
-        found = f"something else ({error})"
-        raise problem(
-            path, expected="one episode per line", found=found, fix="Delete the file to start over."
-        ) from error
+        raise problem(path, expected=content, found=f"something else ({error})", fix=fix) from error
 
 
 class Journal:
@@ -184,10 +151,10 @@ class Journal:
             before, records = read_evaluation(self.path)
             if before:  # empty: it was stopped before it wrote a line
                 self._check(before)
-            self.records = {record.key: record for record in records}
+            self.records = {entry.key: entry for entry in records}
+        lines = [{"format": FORMAT, "settings": self.settings}, *(e.as_json() for e in self.records.values())]
         try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            self._rewrite(partial)
+            write_atomically(partial, "".join(map(_line, lines)), durable=False)  # without a line that was cut off
             self._file = partial.open("ab")
         except OSError as error:
             raise problem(self.path, expected="a file to write to", found=error, fix="Name another.") from error
@@ -198,26 +165,18 @@ class Journal:
         names = sorted(set(before) | set(self.settings))
         changed = [name for name in names if before.get(name) != self.settings.get(name)]
         if changed:
-            old = "; ".join(f"{name} {before.get(name)!r}" for name in changed)
-            new = "; ".join(f"{name} {self.settings.get(name)!r}" for name in changed)
+            old, new = ("; ".join(f"{name} {one.get(name)!r}" for name in changed) for one in (before, self.settings))
             raise ValueError(
                 f"{self.path} was begun with other settings, and their episodes do not mix: expected {new}; found "
                 f"{old}. Repeat the command that began it, or name another file."
             )
 
-    def _rewrite(self, partial: Path) -> None:
-        """Start the journal from whole lines: the last one may have been cut off."""
-        lines = [{"format": FORMAT, "settings": self.settings}, *(r.as_json() for r in self.records.values())]
-        temporary = partial.with_name(f".{partial.name}.{os.getpid()}")
-        temporary.write_text("".join(f"{json.dumps(finite(line))}\n" for line in lines))
-        os.replace(temporary, partial)
-
-    def append(self, record: EpisodeRecord) -> None:
+    def append(self, entry: EpisodeRecord) -> None:
         """Write an episode. Once this returns, the episode survives a kill."""
         if self._file is not None:
-            self._file.write(f"{json.dumps(finite(record.as_json()))}\n".encode())
+            self._file.write(_line(entry.as_json()).encode())
             self._file.flush()
-        self.records[record.key] = record
+        self.records[entry.key] = entry
 
     def finish(self, document: Mapping[str, Any]) -> None:
         """Write the whole document in place of the journal."""
@@ -228,3 +187,7 @@ class Journal:
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return f"{json.dumps(finite(values))}\n"

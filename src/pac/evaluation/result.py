@@ -7,7 +7,7 @@ from typing import Any
 
 from pac.evaluation.compare import Difference, compare, warnings
 from pac.evaluation.experts import Expert
-from pac.evaluation.plan import Actor, versions
+from pac.evaluation.plan import versions
 from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
 from pac.evaluation.summary import Summary, summarise
 
@@ -19,7 +19,7 @@ class Evaluation:
     records: list[EpisodeRecord]  # in the order of actors, tasks and indices
     summaries: dict[str, Summary]  # by the actor's label
     differences: list[Difference]  # between each pair of actors
-    notes: list[str]  # what the numbers cannot support, in words
+    notes: list[str]  # warnings about what the episodes do not show
     document: dict[str, Any]  # everything above, as plain values for JSON
     finished: bool  # False: it was stopped, and `records` holds the episodes until then
 
@@ -29,24 +29,52 @@ class Evaluation:
         return dataclasses.replace(self, notes=notes, document=self.document | {"notes": notes})
 
 
-def describe_settings(
-    actors: Sequence[Actor],
+def make_settings(
+    actors: Mapping[str, Mapping[str, Any]],
     tasks: Sequence[str],
     *,
     seed: int,
     max_steps: int | None,
     stop_at_success: bool,
-    cameras: Sequence[str],
+    cameras: Sequence[str] = (),
+    installed: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that decides how an episode goes. Episodes of other settings do not mix with these."""
+    """Return everything that decides how an episode goes. Episodes of other settings do not mix with these.
+
+    `actors` has a description of each. `installed` are versions, by default those of this machine.
+    """
     return {
         "seed": seed,
         "tasks": list(tasks),
-        "actors": {actor.label: actor.describe() for actor in actors},
+        "actors": dict(actors),
         "max_steps": max_steps,
         "stop_at_success": stop_at_success,
         "cameras": list(cameras),
-        "versions": versions(),
+        "versions": versions() if installed is None else dict(installed),
+    }
+
+
+def make_document(
+    records: Sequence[EpisodeRecord],
+    settings: Mapping[str, Any],
+    summaries: Mapping[str, Summary],
+    *,
+    episodes: int,
+    experts: Mapping[str, Expert],
+    command: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return an evaluation as plain values for JSON. `more` are entries of its own."""
+    return {
+        "format": FORMAT,
+        "command": command,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "settings": dict(settings),
+        "episodes_per_task": episodes,
+        "experts": {task: dataclasses.asdict(expert) for task, expert in experts.items()},
+        "summary": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
+        **more,
+        "episodes": [entry.as_json() for entry in records],
     }
 
 
@@ -61,7 +89,7 @@ def make_result(
     command: str,
     finished: bool,
 ) -> Evaluation:
-    """Return the summary of `records`, played under `settings`."""
+    """Return the evaluation whose episodes, played under `settings`, are `records`."""
     whole = settings["max_steps"] is None and not settings["stop_at_success"]
     known = {task: experts[task] for task in settings["tasks"] if whole and task in experts}
     returns = {task: expert.mean for task, expert in known.items()}
@@ -69,19 +97,17 @@ def make_result(
     summaries = {label: summarise(group, experts=returns, bootstrap=bootstrap) for label, group in groups.items()}
     differences = compare(records, experts=returns, bootstrap=bootstrap)
     notes = [*notes, *warnings(summaries, differences), *_about_experts(settings["tasks"], experts, whole)]
-    document = {
-        "format": FORMAT,
-        "command": command,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "settings": dict(settings),
-        "episodes_per_task": episodes,
-        "bootstrap": bootstrap,
-        "experts": {task: dataclasses.asdict(expert) for task, expert in known.items()},
-        "summary": {label: dataclasses.asdict(summary) for label, summary in summaries.items()},
-        "differences": [dataclasses.asdict(difference) for difference in differences],
-        "notes": notes,
-        "episodes": [entry.as_json() for entry in records],
-    }
+    document = make_document(
+        records,
+        settings,
+        summaries,
+        episodes=episodes,
+        experts=known,
+        command=command,
+        bootstrap=bootstrap,
+        differences=[dataclasses.asdict(difference) for difference in differences],
+        notes=notes,
+    )
     return Evaluation(
         records=list(records),
         summaries=summaries,

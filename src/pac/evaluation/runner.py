@@ -12,7 +12,7 @@ from pac.evaluation.experts import Expert
 from pac.evaluation.experts import load as load_experts
 from pac.evaluation.plan import Actor, make_actors
 from pac.evaluation.records import EpisodeRecord, Journal, Key, record
-from pac.evaluation.result import Evaluation, describe_settings, make_result
+from pac.evaluation.result import Evaluation, make_result, make_settings
 from pac.policy import Policy
 from pac.rollout import EpisodeResult, Job, PersistentWorkers, PolicyProtocol, make_jobs, rollout
 
@@ -55,19 +55,18 @@ def evaluate(
     more options. Without `cameras` those of the policy are rendered. `experts` has the returns that count as 100%
     (default: the table that ships with PAC).
 
-    With `journal` each finished episode is on disk at once. The same call goes on after a kill, a larger `episodes`
+    With `journal` each finished episode is on disk at once. The same call continues after a kill, a larger `episodes`
     adds to the file, and the whole document replaces the journal at the end. Episodes in `known` are not played again.
     `command` is copied into the document. `progress` is called for each actor at its start and after every episode.
     When `should_stop` returns True no further episode is awaited and the result is marked as not finished. Ctrl-C
     raises `EvaluationInterruptedError`, a KeyboardInterrupt that holds the result until then.
     """
     chosen = make_actors(actors) if isinstance(actors, Mapping) else list(actors)
-    experts = load_experts() if experts is None else experts
     jobs = make_jobs(tasks, episodes, seed)
-    order = [episode_key(actor.label, job) for actor in chosen for job in jobs]
+    order = [_key(actor, job) for actor in chosen for job in jobs]
     limits: dict[str, Any] = {"max_steps": max_steps, "stop_at_success": stop_at_success, "cameras": tuple(cameras)}
     machine = {"workers": workers, "envs_per_worker": envs_per_worker, "ray": ray, "crew": persistent_workers}
-    settings = describe_settings(chosen, tasks, seed=seed, **limits)
+    settings = make_settings({actor.label: actor.describe() for actor in chosen}, tasks, seed=seed, **limits)
     with Journal(journal, settings) as kept:
         _check_nothing_is_lost(kept, order, episodes)
         asked_for = set(order)
@@ -81,7 +80,7 @@ def evaluate(
                 records,
                 kept.settings,
                 episodes=episodes,
-                experts=experts,
+                experts=load_experts() if experts is None else experts,
                 bootstrap=bootstrap,
                 notes=[note for actor in chosen for note in actor.notes()],
                 command=command,
@@ -90,7 +89,7 @@ def evaluate(
 
         try:
             for actor in chosen:
-                if not _play(actor, jobs, kept, limits | machine, progress=progress, should_stop=should_stop):
+                if not _play(actor, jobs, kept, limits | machine, progress, should_stop):
                     break
         except KeyboardInterrupt as error:
             raise EvaluationInterruptedError(result()) from error
@@ -105,21 +104,19 @@ def _play(
     jobs: Sequence[Job],
     journal: Journal,
     options: Mapping[str, Any],
-    *,
     progress: ProgressCallback | None,
     should_stop: Callable[[], bool] | None,
 ) -> bool:
     """Play what the journal does not have of one actor. Return False if `should_stop` ended it."""
-    missing = [job for job in jobs if episode_key(actor.label, job) not in journal.records]
+    missing = [job for job in jobs if _key(actor, job) not in journal.records]
     done = len(jobs) - len(missing)
     if progress is not None:
         progress(actor.label, done, len(jobs))
     with closing(play_episodes(actor, missing, **options)) as results:
-        for result, discount in results:
+        for number, (result, discount) in enumerate(results, start=done + 1):
             journal.append(record(result, actor.label, discount))
-            done += 1
             if progress is not None:
-                progress(actor.label, done, len(jobs))
+                progress(actor.label, number, len(jobs))
             if should_stop is not None and should_stop():
                 return False
     return True
@@ -140,9 +137,8 @@ def play_episodes(
             yield result, discount_at(result.spec)
 
 
-def episode_key(label: str, job: Job) -> Key:
-    """Return the key of a job's record."""
-    return label, job.task, job.seed, job.index
+def _key(actor: Actor, job: Job) -> Key:
+    return actor.label, job.task, job.seed, job.index
 
 
 def _check_nothing_is_lost(journal: Journal, order: Sequence[Key], episodes: int) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pac.evaluation.intervals import FEW, Interval, mean_interval, stratified_bootstrap, stratified_mean, wilson
-from pac.evaluation.records import EpisodeRecord, HasEpisode, record
+from pac.evaluation.intervals import FEW, mean_interval, stratified_bootstrap, stratified_mean, wilson
+from pac.evaluation.records import EpisodeRecord
 
 ALL = "all"
+Groups = Mapping[str, Sequence[EpisodeRecord]]  # task -> episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Estimate:
     mean: float
     low: float
     high: float
-    n: int  # episodes; tasks, where the interval is one over tasks
+    n: int  # episodes or pairs; tasks, where the interval is one over tasks
     method: str
 
     @property
@@ -58,10 +59,7 @@ class Summary:
 
 
 def summarise(
-    episodes: Iterable[EpisodeRecord | HasEpisode],
-    *,
-    experts: Mapping[str, float] | None = None,
-    bootstrap: bool = False,
+    records: Iterable[EpisodeRecord], *, experts: Mapping[str, float] | None = None, bootstrap: bool = False
 ) -> Summary:
     """Return the summary of one actor's episodes. `experts` has the return of each task that counts as 100%.
 
@@ -69,25 +67,24 @@ def summarise(
     would change with other episodes of these same tasks, for percent of expert too.
     """
     groups: dict[str, list[EpisodeRecord]] = {}
-    for episode in episodes:
-        entry = episode if isinstance(episode, EpisodeRecord) else record(episode)
+    for entry in records:
         groups.setdefault(entry.task, []).append(entry)
     if not groups:
         raise ValueError("summarise: expected at least one episode, found none.")
     if len(actors := {entry.actor for group in groups.values() for entry in group}) > 1:
         raise ValueError(f"summarise: expected episodes of one actor, found {sorted(actors)}. Call it once per actor.")
     known = experts or {}
-    rows = {task: _row({task: group}, known, bootstrap) for task, group in groups.items()}
-    suites = list(dict.fromkeys(task.partition("/")[0] for task in groups))
-    pooled = {}
-    for suite in suites if len(suites) > 1 else []:
-        part = {task: group for task, group in groups.items() if task.partition("/")[0] == suite}
-        pooled[suite] = _row(part, known, bootstrap)
-    pooled[ALL] = _row(groups, known, bootstrap)
-    return Summary(tasks=rows, pooled=pooled)
+    suites: dict[str, dict[str, list[EpisodeRecord]]] = {}
+    for task, group in groups.items():
+        suites.setdefault(task.partition("/")[0], {})[task] = group
+    pooled = (suites if len(suites) > 1 else {}) | {ALL: groups}
+    return Summary(
+        tasks={task: _row({task: group}, known, bootstrap) for task, group in groups.items()},
+        pooled={name: _row(part, known, bootstrap) for name, part in pooled.items()},
+    )
 
 
-def _row(groups: Mapping[str, Sequence[EpisodeRecord]], experts: Mapping[str, float], bootstrap: bool) -> Row:
+def _row(groups: Groups, experts: Mapping[str, float], bootstrap: bool) -> Row:
     """Return the numbers of one or several tasks."""
     lengths = [entry.length for group in groups.values() for entry in group]
     most_common = Counter(round(entry.total, 6) for group in groups.values() for entry in group).most_common(1)[0][1]
@@ -96,8 +93,8 @@ def _row(groups: Mapping[str, Sequence[EpisodeRecord]], experts: Mapping[str, fl
         episodes=len(lengths),
         length=float(np.mean(lengths)),
         unusual=len(lengths) - most_common,
-        returns=_returns(list(groups.values()), bootstrap),
-        success=_success(list(groups.values()), bootstrap),
+        returns=mean_of_means([_totals(group) for group in groups.values()], bootstrap),
+        success=_success(groups, bootstrap),
         percent=_percent({task: group for task, group in groups.items() if experts.get(task)}, experts, bootstrap),
     )
 
@@ -106,50 +103,44 @@ def _totals(group: Sequence[EpisodeRecord], scale: float = 1.0) -> np.ndarray:
     return scale * np.array([entry.total for entry in group])
 
 
-def _returns(groups: Sequence[Sequence[EpisodeRecord]], bootstrap: bool) -> Estimate:
-    """Return the mean return. Tasks weigh the same; the episodes of each task are a sample."""
-    values = [_totals(group) for group in groups]
-    return _mean_of_means(values, bootstrap)
+def mean_of_means(groups: Sequence[np.ndarray], bootstrap: bool) -> Estimate:
+    """Return the mean of the groups' means. Tasks weigh the same; the episodes of each are a sample."""
+    low, high = stratified_bootstrap(groups) if bootstrap else stratified_mean(groups)
+    return Estimate(
+        mean=float(np.mean([group.mean() for group in groups])),
+        low=low,
+        high=high,
+        n=sum(map(len, groups)),
+        method="stratified bootstrap over episodes" if bootstrap else "standard error over episodes",
+    )
 
 
-def _mean_of_means(values: Sequence[np.ndarray], bootstrap: bool) -> Estimate:
-    interval = stratified_bootstrap(values) if bootstrap else stratified_mean(values)
-    method = "stratified bootstrap over episodes" if bootstrap else "standard error over episodes"
-    mean = float(np.mean([array.mean() for array in values]))
-    return _estimate(mean, interval, sum(map(len, values)), method)
-
-
-def _success(groups: Sequence[Sequence[EpisodeRecord]], bootstrap: bool) -> Estimate | None:
+def _success(groups: Groups, bootstrap: bool) -> Estimate | None:
     """Return the success rate. Episodes weigh the same, as in the paper: Wilson's interval over the pooled episodes."""
-    known = [[entry.success for entry in group if entry.success is not None] for group in groups]
+    known = [[entry.success for entry in group if entry.success is not None] for group in groups.values()]
     outcomes = [np.array(group, dtype=np.float64) for group in known if group]
     if not outcomes:
         return None
     number, successes = sum(map(len, outcomes)), int(sum(array.sum() for array in outcomes))
+    (low, high), method = wilson(successes, number), "Wilson over pooled episodes"
     if bootstrap:
-        interval = stratified_bootstrap(outcomes, weights=[len(array) for array in outcomes])
-        low, high = (min(1.0, max(0.0, end)) for end in interval)
-        return _estimate(successes / number, (low, high), number, "stratified bootstrap over episodes")
-    return _estimate(successes / number, wilson(successes, number), number, "Wilson over pooled episodes")
+        low, high = stratified_bootstrap(outcomes, weights=[len(array) for array in outcomes])
+        low, high, method = max(0.0, low), min(1.0, high), "stratified bootstrap over episodes"
+    return Estimate(mean=successes / number, low=low, high=high, n=number, method=method)
 
 
-def _percent(
-    groups: Mapping[str, Sequence[EpisodeRecord]], experts: Mapping[str, float], bootstrap: bool
-) -> Estimate | None:
+def _percent(groups: Groups, experts: Mapping[str, float], bootstrap: bool) -> Estimate | None:
     """Return the percent of expert. One task: its return, scaled. Several: the mean and standard error over tasks."""
     if not groups:
         return None
     values = [_totals(group, 100 / experts[task]) for task, group in groups.items()]
     if bootstrap or len(groups) == 1:
-        return _mean_of_means(values, bootstrap)
+        return mean_of_means(values, bootstrap)
     means = [float(array.mean()) for array in values]
+    low, high = mean_interval(means)
     factor = "1.96" if len(means) >= FEW else "Student's t"
     method = f"standard error over tasks, {factor}"
-    return _estimate(float(np.mean(means)), mean_interval(means), len(means), method)
-
-
-def _estimate(mean: float, interval: Interval, n: int, method: str) -> Estimate:
-    return Estimate(mean=mean, low=interval[0], high=interval[1], n=n, method=method)
+    return Estimate(mean=float(np.mean(means)), low=low, high=high, n=len(means), method=method)
 
 
 def best(estimates: Mapping[str, Estimate | None]) -> set[str]:

@@ -1,8 +1,9 @@
-"""Tables of an evaluation, for the terminal and in Markdown: one a number, a row a task, a column an actor."""
+"""Tables of an evaluation, for the terminal and in Markdown: one per number, a row per task, a column per actor."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,12 +16,13 @@ Cell = tuple[str, bool]  # text, and whether it is among the best
 
 @dataclass(frozen=True)
 class Grid:
-    """A table, whatever it is drawn with."""
+    """A table, independent of how it is drawn."""
 
     title: str
     header: list[str]
     rows: list[list[Cell]]
     pooled: int = 0  # how many rows at the end pool the others
+    stub: int = 1  # how many columns at the left name a row; each of the others is an actor
 
 
 METRICS: dict[str, tuple[str, Callable[[Row], Estimate | None], float]] = {
@@ -33,7 +35,7 @@ METRICS: dict[str, tuple[str, Callable[[Row], Estimate | None], float]] = {
 def grids(
     summaries: Mapping[str, Summary], differences: Sequence[Difference] = (), metrics: Iterable[str] = tuple(METRICS)
 ) -> list[Grid]:
-    """Success where a world defines it, percent of expert where one was measured, return; then the differences."""
+    """Return a table for each of the metrics that is known, and one of the differences."""
     made = [_metric(name, summaries) for name in metrics]
     return [grid for grid in [*made, _differences(differences)] if grid is not None]
 
@@ -50,19 +52,19 @@ def _metric(name: str, summaries: Mapping[str, Summary]) -> Grid | None:
         if any(estimates.values()):
             counted = [_counted(place, summary, pick) for summary in summaries.values()]
             numbers = sorted({sum(tasks.values()) for tasks in counted if tasks})
-            name = _place(place, max(map(len, counted)))
-            head = [(name, False), ("/".join(f"{n:,}" for n in numbers), False)]
+            place_name = _place(place, max(map(len, counted)))
+            head = [(place_name, False), ("/".join(f"{n:,}" for n in numbers), False)]
             top = best(estimates)
             rows.append(head + [(show(entry, scale), label in top) for label, entry in estimates.items()])
             methods |= dict.fromkeys(entry.method for entry in estimates.values() if entry)
     if not rows:
         return None
-    shown = sum(1 for row in rows if row[0][0].startswith("pooled"))
-    return Grid(f"{title} (95%: {'; '.join(methods)})", ["task", "episodes", *summaries], rows, shown)
+    num_pooled = sum(1 for row in rows if row[0][0].startswith("pooled"))
+    return Grid(f"{title} (95%: {'; '.join(methods)})", ["task", "episodes", *summaries], rows, num_pooled, stub=2)
 
 
 def _counted(place: str, summary: Summary, pick: Callable[[Row], Estimate | None]) -> dict[str, int]:
-    """The tasks of a row that are part of its number, not all of which may have one, and how many trials of each."""
+    """Return the tasks of a row that have the number, with their episodes."""
     inside = {task: row for task, row in summary.tasks.items() if place in (ALL, task, task.partition("/")[0])}
     return {task: row.episodes for task, row in inside.items() if pick(row)}
 
@@ -75,7 +77,7 @@ def _place(place: str, tasks: int) -> str:
 
 
 def show(estimate: Estimate | None, scale: float = 1.0) -> str:
-    """`61.0 [57.3, 64.5]`; without an interval where one trial allows none."""
+    """Return a text such as `61.0 [57.3, 64.5]`. A single episode has no interval."""
     if estimate is None:
         return "-"
     mean, low, high = (scale * value for value in (estimate.mean, estimate.low, estimate.high))
@@ -83,44 +85,56 @@ def show(estimate: Estimate | None, scale: float = 1.0) -> str:
 
 
 def _differences(differences: Sequence[Difference]) -> Grid | None:
-    """Pooled differences; those of single tasks are in the JSON. Bold: 0 is not in the interval."""
-    rows: list[list[Cell]] = []
-    for d in differences:
-        if d.where != ALL:
-            continue
-        scale = METRICS[d.metric][2]
-        mean, low, high = (scale * value for value in (d.difference, d.low, d.high))
-        text = f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if abs(low) < 1e300 else f"{mean:+.1f} [?]"
-        needed = "" if d.shown or d.needed is None else f"{d.needed:,}"
-        rows.append(
-            [
-                (f"{d.first} - {d.second}", False),
-                (METRICS[d.metric][0], False),
-                (f"{d.pairs:,}", False),
-                (text, d.shown),
-                (needed, False),
-            ]
-        )
-    if not rows:
+    """Return the pooled differences; those of single tasks are in the JSON. Bold: 0 is not in the interval."""
+    pooled, rows = [d for d in differences if d.where == ALL], list[list[Cell]]()
+    if not pooled:
         return None
-    methods = "; ".join(dict.fromkeys(d.method for d in differences if d.where == ALL))
-    header = ["actors", "of", "pairs", "difference", "pairs needed"]
-    return Grid(f"Differences over the same initial states (95%: {methods})", header, rows)
+    for d in pooled:
+        mean, low, high = (METRICS[d.metric][2] * value for value in (d.difference, d.low, d.high))
+        interval = f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if abs(low) < 1e300 else f"{mean:+.1f} [?]"
+        needed = "" if d.shown or d.needed is None else f"{d.needed:,}"
+        texts = (f"{d.first} - {d.second}", METRICS[d.metric][0], f"{d.pairs:,}", interval, needed)
+        rows.append([(text, d.shown and text == interval) for text in texts])
+    methods = "; ".join(dict.fromkeys(d.method for d in pooled))
+    header = ["actors", "number", "pairs", "difference", "pairs needed"]
+    return Grid(f"Differences over the same initial states (95%: {methods})", header, rows, stub=len(header))
 
 
 def print_grids(made: Sequence[Grid], console: Console) -> None:
+    """Print tables. One that is too wide for the console has a line per actor in place of a column."""
+    unlimited = console.options.update(width=10_000)
     for grid in made:
-        table = Table(title=escape(grid.title), title_justify="left")
-        for i, name in enumerate(grid.header):
-            table.add_column(escape(name), justify="left" if i == 0 else "right", overflow="fold")
-        for i, row in enumerate(grid.rows):
-            cells = [f"[bold]{escape(text)}[/bold]" if bold else escape(text) for text, bold in row]
-            table.add_row(*cells, end_section=i == len(grid.rows) - grid.pooled - 1)
+        table = _draw(grid.title, grid.header, grid.rows, {len(grid.rows) - grid.pooled})
+        if grid.stub < len(grid.header) and console.measure(table, options=unlimited).maximum > console.width:
+            header, rows = _stack(grid)
+            table = _draw(grid.title, header, rows, set(range(0, len(rows), len(grid.header) - grid.stub)))
         console.print(table)
 
 
+def _stack(grid: Grid) -> tuple[list[str], list[list[Cell]]]:
+    """Return the header and rows of a table with a line per row and actor."""
+    rows = list[list[Cell]]()
+    for row in grid.rows:
+        head = row[: grid.stub]
+        for actor, cell in zip(grid.header[grid.stub :], row[grid.stub :], strict=True):
+            rows.append([*head, (actor, False), cell])
+            head = [("", False)] * grid.stub
+    return [*grid.header[: grid.stub], "actor", "value"], rows
+
+
+def _draw(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], sections: Container[int]) -> Table:
+    """Return a table with a line before each row whose number is in `sections`."""
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE, pad_edge=False)
+    for i, name in enumerate(header):
+        table.add_column(escape(name), justify="left" if i == 0 or name == "actor" else "right", overflow="fold")
+    for i, row in enumerate(rows):
+        cells = [f"[bold]{escape(text)}[/bold]" if bold else escape(text) for text, bold in row]
+        table.add_row(*cells, end_section=i + 1 in sections)
+    return table
+
+
 def markdown(made: Sequence[Grid], notes: Sequence[str] = (), command: str = "") -> str:
-    """The same tables as Markdown, with the command that made them."""
+    """Return the same tables as Markdown, with the command that made them."""
     parts = [f"```\n{command}\n```"] if command else []
     for grid in made:
         lines = [_line(grid.header), "|" + "|".join(["---", *["---:"] * (len(grid.header) - 1)]) + "|"]

@@ -4,8 +4,8 @@ A rollout keeps no large frames. The actions of an episode are played again from
 must then be the same, so that the video shows the episode that was counted.
 """
 
+import io
 import math
-import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pac import envs
 from pac.evaluation.plan import Actor
 from pac.evaluation.records import EpisodeRecord, record
 from pac.evaluation.runner import play_episodes
+from pac.files import write_atomically
 from pac.rollout import EpisodeResult, Job
 from pac.types import Episode
 
@@ -36,16 +37,6 @@ class Curves:
     reward: np.ndarray
     value: np.ndarray | None = None
     success: int | None = None  # the first step that succeeded
-
-    @classmethod
-    def of(cls, played: EpisodeResult, actor: str) -> "Curves":
-        first = np.flatnonzero(played.episode.extra_rewards.get("success", np.zeros(0)))
-        return cls(
-            title=f"{played.task}  episode {played.index}  {actor}",
-            reward=played.episode.reward,
-            value=played.values,
-            success=int(first[0]) if len(first) else None,
-        )
 
 
 def film(
@@ -80,22 +71,29 @@ def write_video(played: EpisodeResult, path: Path, *, actor: str, max_steps: int
     """Write an mp4 of an episode. Return a note if its actions, played again, give another return."""
     rate = played.spec.control_rate or MAX_RATE
     stride = max(1, math.ceil(rate / MAX_RATE))
-    total = [0.0]
-    frames = replay(played.task, played.episode, stride=stride, max_steps=max_steps, total=total)
-    encode(draw(frames, Curves.of(played, actor), stride), path, rate / stride)
-    expected = played.total_return
-    if abs(total[0] - expected) <= 1e-6 * max(1.0, abs(expected)):
+    succeeded = np.flatnonzero(played.episode.extra_rewards.get("success", np.zeros(0)))
+    curves = Curves(
+        title=f"{played.task}  episode {played.index}  {actor}",
+        reward=played.episode.reward,
+        value=played.values,
+        success=int(succeeded[0]) if len(succeeded) else None,
+    )
+    rewards = list[float]()
+    frames = replay(played.task, played.episode, rewards, stride=stride, max_steps=max_steps)
+    encode(draw(frames, curves, stride), path, rate / stride)
+    found, expected = sum(rewards), played.total_return
+    if abs(found - expected) <= 1e-6 * max(1.0, abs(expected)):
         return []
     return [
-        f"{path}: the actions of {played.job}, played again, give a return of {total[0]:.6g} and not {expected:.6g}. "
+        f"{path}: the actions of {played.job}, played again, give a return of {found:.6g} and not {expected:.6g}. "
         "The video does not show the episode that was counted."
     ]
 
 
 def replay(
-    task: str, episode: Episode, *, stride: int, max_steps: int | None = None, total: list[float]
+    task: str, episode: Episode, rewards: list[float], *, stride: int, max_steps: int | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield the frames before steps 0, `stride`, 2 `stride`, ... and after the last. Add the rewards to `total[0]`."""
+    """Yield the frames before steps 0, `stride`, 2 `stride`, ... and after the last. Append to `rewards`."""
     env = envs.make(task, max_steps=max_steps, render_mode="rgb_array")
     try:
         env.reset(seed=episode.seed)
@@ -103,7 +101,7 @@ def replay(
             if step % stride == 0:
                 yield np.asarray(env.render())
             _, reward, terminated, truncated, _ = env.step(action)
-            total[0] += float(np.float32(reward))
+            rewards.append(float(np.float32(reward)))
             if (terminated or truncated) and step + 1 < len(episode.action):
                 break
         yield np.asarray(env.render())
@@ -129,7 +127,7 @@ def draw(frames: Iterator[np.ndarray], curves: Curves, stride: int) -> Iterator[
 
 def draw_panel(curves: Curves, width: int) -> np.ndarray:
     """Return the panel with all curves, (PANEL, width, 3) uint8. Each curve has its own scale, given in the legend."""
-    image_module, draw_module = _pillow()
+    _, image_module, draw_module = packages()
     image = image_module.new("RGB", (width, PANEL), (20, 20, 24))
     pen = draw_module.Draw(image)
     columns = _columns(len(curves.reward), width)
@@ -160,47 +158,29 @@ def _polyline(values: np.ndarray, columns: np.ndarray) -> list[tuple[float, floa
     return [(float(x), float(y)) for x, y in zip(columns[:-1], heights, strict=True)]
 
 
-def check() -> None:
-    """Raise if a package that videos need is missing."""
-    _pillow()
-    _av()
-
-
-def _pillow() -> tuple[Any, Any]:
-    try:
-        from PIL import Image, ImageDraw
-    except ImportError as error:
-        raise ValueError(f"Videos need Pillow, which is not installed. Do: {EXTRA}") from error
-    return Image, ImageDraw
-
-
-def _av() -> Any:
+def packages() -> tuple[Any, Any, Any]:
+    """Return PyAV and Pillow's `Image` and `ImageDraw`. Raise if one is not installed."""
     try:
         import av
+        from PIL import Image, ImageDraw
     except ImportError as error:
-        raise ValueError(f"Videos need PyAV, which is not installed. Do: {EXTRA}") from error
-    return av
+        raise ValueError(f"Expected PyAV and Pillow, which videos need, found {error}. Do: {EXTRA}") from error
+    return av, Image, ImageDraw
 
 
 def encode(frames: Iterator[np.ndarray], path: Path, rate: float) -> None:
-    """Write an mp4, h264 if this build of PyAV has it, else mpeg4. The file appears when it is complete."""
-    av = _av()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.mp4")
+    """Write an mp4, h264 if this build of PyAV has it, else mpeg4."""
+    av, buffer = packages()[0], io.BytesIO()
     codec = next((name for name in ("libx264", "libopenh264", "mpeg4") if name in av.codecs_available), "mpeg4")
-    try:
-        with av.open(str(temporary), "w") as container:
-            stream: Any = None
-            for frame in frames:
-                if stream is None:
-                    stream = container.add_stream(codec, rate=Fraction(rate).limit_denominator(1000))
-                    stream.height, stream.width, stream.pix_fmt = *frame.shape[:2], "yuv420p"
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
-            if stream is not None:
-                container.mux(stream.encode())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with av.open(buffer, "w", format="mp4") as container:
+        stream: Any = None
+        for frame in frames:
+            if stream is None:
+                stream = container.add_stream(codec, rate=Fraction(rate).limit_denominator(1000))
+                stream.height, stream.width, stream.pix_fmt = *frame.shape[:2], "yuv420p"
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
+        container.mux(stream.encode())
+    write_atomically(path, buffer.getvalue())
 
 
 def file_name(actor: str, task: str, index: int, taken: Sequence[str] = ()) -> str:
