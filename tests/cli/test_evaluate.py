@@ -1,4 +1,4 @@
-"""`pac evaluate` from the command line to its files, in a real world."""
+"""`pac evaluate` from the command line to its files, in a real environment."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from factories import small_model
 
 from pac import policy
 from pac.cli import main, parse
-from pac.cli.evaluate import USUAL, command
+from pac.cli.evaluate import DEFAULTS, command
 from pac.evaluation import read_evaluation as read
 from pac.evaluation import runner, video
 from pac.evaluation.records import partial_path
@@ -27,14 +27,14 @@ def evaluate(*words: object, workers: int = 0, base: list[str] = PENDULUM) -> in
     return main([*base, "--workers", str(workers), *map(str, words)])
 
 
-def trials(path: Path) -> list[dict[str, Any]]:
+def episodes(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["episodes"]
 
 
 def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "a.json", tmp_path / "a.md"
     words = ["evaluate", "random", "still=random+hesitate", "--tasks", "control/pend*", "control/point_mass.easy"]
-    words += ["--trials", "3", "--max-steps", "8"]
+    words += ["--episodes", "3", "--max-steps", "8"]
     assert evaluate("--json", out, "--markdown", page, "--seed", 5, workers=2, base=words) == 0
     document = json.loads(out.read_text())
     assert len(document["episodes"]) == 2 * 2 * 3
@@ -42,7 +42,7 @@ def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert first.keys() == {"actor", "task", "seed", "index", "state", "length", "return", "success"}
     assert (first["actor"], other["actor"], first["seed"], first["length"]) == ("random", "still", 5, 8)
     assert first["state"] == other["state"]
-    assert len({trial["state"] for trial in document["episodes"]}) == 6
+    assert len({entry["state"] for entry in document["episodes"]}) == 6
     assert document["settings"]["versions"]["mujoco"]
     assert document["settings"]["actors"]["still"] == {"behaviour": "random+hesitate"}
     assert document["command"].startswith("pac evaluate random still=random+hesitate --tasks")
@@ -53,29 +53,29 @@ def test_end_to_end_with_two_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not partial_path(out).exists()
     alone = tmp_path / "b.json"
     assert evaluate("--json", alone, "--seed", 5, workers=0, base=words) == 0
-    assert trials(alone) == document["episodes"]
+    assert episodes(alone) == document["episodes"]
 
 
-def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
+def test_ctrl_c_keeps_finished_episodes_and_the_same_command_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, out = tmp_path / "whole.json", tmp_path / "a.json"
-    evaluate("--trials", 5, "--json", whole)
+    evaluate("--episodes", 5, "--json", whole)
     real = runner.rollout
     closed = []
 
     def stopped(*given: Any, **options: Any) -> Iterator[Any]:
         try:
-            for number, trial in enumerate(real(*given, **options)):
+            for number, result in enumerate(real(*given, **options)):
                 if number == 2:
                     raise KeyboardInterrupt
-                yield trial
+                yield result
         finally:
             closed.append(True)
 
     monkeypatch.setattr(runner, "rollout", stopped)
     capsys.readouterr()
-    assert evaluate("--trials", 5, "--json", out) == 130
+    assert evaluate("--episodes", 5, "--json", out) == 130
     assert closed
     assert "2 of 5 episodes were finished" in capsys.readouterr().out.replace("\n", " ")
     assert not out.exists()
@@ -84,47 +84,47 @@ def test_ctrl_c_leaves_what_was_finished_and_the_same_command_goes_on(
     monkeypatch.setattr(
         runner, "rollout", lambda actor, jobs, **given: played.extend(jobs) or real(actor, jobs, **given)
     )
-    assert evaluate("--trials", 5, "--json", out) == 0
+    assert evaluate("--episodes", 5, "--json", out) == 0
     assert [job.index for job in played] == [2, 3, 4]
-    assert trials(out) == trials(whole)
+    assert episodes(out) == episodes(whole)
 
 
-def test_more_trials_are_added_fewer_and_other_settings_refused(
+def test_more_episodes_are_added_fewer_and_other_settings_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.json"
-    assert evaluate("--trials", 2, "--json", out) == 0
-    before = trials(out)
-    assert evaluate("--trials", 3, "--json", out) == 0
-    assert trials(out)[:2] == before
-    assert len(trials(out)) == 3
-    assert evaluate("--trials", 1, "--json", out) == 2
+    assert evaluate("--episodes", 2, "--json", out) == 0
+    before = episodes(out)
+    assert evaluate("--episodes", 3, "--json", out) == 0
+    assert episodes(out)[:2] == before
+    assert len(episodes(out)) == 3
+    assert evaluate("--episodes", 1, "--json", out) == 2
     assert "--episodes 3 or more, found 1" in capsys.readouterr().err
-    assert evaluate("--trials", 3, "--seed", 1, "--json", out) == 2
+    assert evaluate("--episodes", 3, "--seed", 1, "--json", out) == 2
     assert "other settings" in capsys.readouterr().err
-    assert len(trials(out)) == 3
+    assert len(episodes(out)) == 3
     assert len(read(out)[1]) == 3
 
 
 @pytest.mark.usefixtures("gl")
-def test_videos_of_new_and_of_earlier_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_videos_of_new_and_of_earlier_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("av")
-    out, films = tmp_path / "a.json", tmp_path / "films"
+    out, videos = tmp_path / "a.json", tmp_path / "videos"
     for choice in (["0"], ["0", "1"]):
-        assert evaluate("--trials", 2, "--json", out, "--videos", films, "--video-trials", *choice) == 0
-    names = sorted(path.name for path in films.iterdir())
-    assert names == [f"control.pendulum.swingup.trial{i}.random.mp4" for i in (0, 1)]
+        assert evaluate("--episodes", 2, "--json", out, "--videos", videos, "--video-episodes", *choice) == 0
+    names = sorted(path.name for path in videos.iterdir())
+    assert names == [f"control.pendulum.swingup.episode{i}.random.mp4" for i in (0, 1)]
     assert "before" not in capsys.readouterr().out
     notes = json.loads(out.read_text())["notes"]
-    assert "random: a task has 2 trials; the interval of its return means little." in notes
-    assert not [note for note in notes if "before" in note]  # the second showing agrees with the first
+    assert "random: a task has 2 episodes. The interval of its return means little." in notes
+    assert not [note for note in notes if "before" in note]  # the second video agrees with the first
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trials", "0"], "1 or more"),
-        (["--videos", "x", "--trials", "2", "--video-trials", "2"], "from 0 to 1"),
+        (["--episodes", "0"], "1 or more"),
+        (["--videos", "x", "--episodes", "2", "--video-episodes", "2"], "from 0 to 1"),
         (["--experts", "nowhere.json"], "a table of experts"),
         (["--sampling", "greedy"], "sample, mode, mean"),
     ],
@@ -140,11 +140,11 @@ def test_percent_of_expert_needs_whole_episodes(tmp_path: Path, capsys: pytest.C
     table, out = tmp_path / "experts.json", tmp_path / "a.json"
     entry = {"return": 800.0, "n": 5, "source": "made up"}
     table.write_text(json.dumps({"tasks": {"control/pendulum.swingup": entry}}))
-    assert evaluate("--trials", 2, "--experts", table, "--json", out) == 0
+    assert evaluate("--episodes", 2, "--experts", table, "--json", out) == 0
     document = json.loads(out.read_text())
     assert document["summary"]["random"]["pooled"]["all"]["percent"] is None
     assert any("Percent of expert is not shown" in note for note in document["notes"])
-    whole = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--trials", "1"]
+    whole = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--episodes", "1"]
     out.unlink()
     assert evaluate("--experts", table, "--json", out, base=whole) == 0
     document = json.loads(out.read_text())
@@ -169,32 +169,32 @@ def workers_of_this_process() -> list[int]:
 def test_killed_workers_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--trials", "6", "--max-steps", "200"]
-    calm, stormy = tmp_path / "calm.json", tmp_path / "stormy.json"
-    assert evaluate("--json", calm, base=words) == 0
+    words = ["evaluate", "random", "--tasks", "control/pendulum.swingup", "--episodes", "6", "--max-steps", "200"]
+    undisturbed, disturbed = tmp_path / "undisturbed.json", tmp_path / "disturbed.json"
+    assert evaluate("--json", undisturbed, base=words) == 0
     real, killed = runner.rollout, []
 
-    def storm(*given: Any, **options: Any) -> Iterator[Any]:
-        for number, trial in enumerate(real(*given, **options)):
+    def kill_a_worker(*given: Any, **options: Any) -> Iterator[Any]:
+        for number, result in enumerate(real(*given, **options)):
             if number == 0:
                 killed.extend(workers_of_this_process()[:1])
                 os.kill(killed[0], signal.SIGKILL)
-            yield trial
+            yield result
 
-    monkeypatch.setattr(runner, "rollout", storm)
-    assert evaluate("--json", stormy, workers=1, base=words) == 0
+    monkeypatch.setattr(runner, "rollout", kill_a_worker)
+    assert evaluate("--json", disturbed, workers=1, base=words) == 0
     assert len(killed) == 1
-    assert trials(stormy) == trials(calm)
+    assert episodes(disturbed) == episodes(undisturbed)
     assert "killed" in caplog.text
 
 
 class Leaning:
-    """A policy with a critic; `best_of` shows in what it does."""
+    """A policy with a critic, whose action depends on `best_of`."""
 
     name = "leaning"
 
     def __init__(self, path: str, *, sampling: str, best_of: int, values: bool) -> None:
-        assert values  # the film shows them
+        assert values  # the video shows them
         self.push = (1.0 if sampling == "mode" else -1.0) / best_of
 
     def act(self, queries: Sequence[Query]) -> list[Reply]:
@@ -210,8 +210,8 @@ def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pyt
     drawn: list[video.Curves] = []
     real = video.draw_panel
     monkeypatch.setattr(video, "draw_panel", lambda curves, width: drawn.append(curves) or real(curves, width))
-    words = ["evaluate", f"ours={folder}", "--tasks", "control/pendulum.swingup", "--trials", "2", "--max-steps", "6"]
-    words += ["--sampling", "sample", "mode", "--best-of", "4", "--videos", str(tmp_path / "films")]
+    words = ["evaluate", f"ours={folder}", "--tasks", "control/pendulum.swingup", "--episodes", "2", "--max-steps", "6"]
+    words += ["--sampling", "sample", "mode", "--best-of", "4", "--videos", str(tmp_path / "videos")]
     assert evaluate("--json", out, base=words) == 0
     document = json.loads(out.read_text())
     actors = document["settings"]["actors"]
@@ -223,13 +223,13 @@ def test_a_checkpoint_its_choices_and_its_value(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_allclose(drawn[0].value, np.arange(6) / 10, rtol=1e-6)
 
 
-def test_places_that_cannot_be_written_are_found_before_the_first_trial(
+def test_paths_that_cannot_be_written_are_found_before_the_first_episode(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "rollout", lambda *given, **options: pytest.fail("too late"))
     (tmp_path / "file").write_text("")
     for option, name in (("--json", "a.json"), ("--markdown", "a.md"), ("--videos", "films")):
-        assert evaluate("--trials", 2, option, tmp_path / "file" / name) == 2
+        assert evaluate("--episodes", 2, option, tmp_path / "file" / name) == 2
         assert "Name another." in capsys.readouterr().err
 
 
@@ -243,13 +243,15 @@ def test_places_that_cannot_be_written_are_found_before_the_first_trial(
         ["random", "--tasks", "control", "--bootstrap", "--experts", "mine.json", "--max-steps", "20"],
     ],
 )
-def test_the_command_in_the_document_asks_for_the_same_numbers(words: list[str]) -> None:
+def test_the_command_in_the_document_gives_the_same_numbers(words: list[str]) -> None:
     args = parse(["evaluate", *words, "--workers", "3"])[1]
     program, *again = shlex.split(command(args))
     assert program == "pac"
-    assert {name: getattr(parse(again)[1], name) for name in USUAL} == {name: getattr(args, name) for name in USUAL}
+    assert {name: getattr(parse(again)[1], name) for name in DEFAULTS} == {
+        name: getattr(args, name) for name in DEFAULTS
+    }
 
 
 def test_the_command_in_the_document_leaves_out_defaults() -> None:
-    args = parse(["evaluate", "random", "--tasks", "control", "--trials", "7", "--workers", "2"])[1]
-    assert command(args) == "pac evaluate random --tasks control --trials 7 --seed 0"
+    args = parse(["evaluate", "random", "--tasks", "control", "--episodes", "7", "--workers", "2"])[1]
+    assert command(args) == "pac evaluate random --tasks control --episodes 7 --seed 0"

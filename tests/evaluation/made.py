@@ -1,4 +1,4 @@
-"""Trials made up for the tests."""
+"""Episode records made up for the tests."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ def returns(task: str, totals: Any, actor: str = "ours") -> list[EpisodeRecord]:
 
 
 def outcomes(
-    task: str, successes: int, trials: int, actor: str = "ours", seed: int | None = None
+    task: str, successes: int, episodes: int, actor: str = "ours", seed: int | None = None
 ) -> list[EpisodeRecord]:
-    """The first `successes` succeed; with a seed, in random order."""
-    order = np.arange(trials) if seed is None else np.random.default_rng(seed).permutation(trials)
+    """Return records of which the first `successes` succeed; with a seed, in random order."""
+    order = np.arange(episodes) if seed is None else np.random.default_rng(seed).permutation(episodes)
     won = order < successes
-    return [make(task, i, float(won[i]), actor=actor, success=bool(won[i])) for i in range(trials)]
+    return [make(task, i, float(won[i]), actor=actor, success=bool(won[i])) for i in range(episodes)]

@@ -1,4 +1,4 @@
-"""Differences over the same initial states, and warnings about what they cannot show."""
+"""Differences over the same initial states, and warnings about differences that may be chance."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def test_other_initial_states_are_refused() -> None:
         compare([make(state="x"), make(state="y", actor="theirs")])
 
 
-def test_trials_without_a_partner_are_left_out() -> None:
+def test_episodes_of_one_actor_alone_are_left_out() -> None:
     ours, theirs = returns("control/a", [1, 2, 3, 4]), returns("control/a", [1, 1], "theirs")
     assert pooled(ours + theirs, "return").pairs == 2
     summaries = {"ours": summarise(ours), "theirs": summarise(theirs)}
@@ -70,18 +70,21 @@ def test_the_bootstrap_agrees() -> None:
     assert "bootstrap" in drawn.method
 
 
-def test_what_the_trials_cannot_support_is_said() -> None:
+def test_wide_intervals_get_warnings() -> None:
     ours, theirs = outcomes("metaworld/push", 55, 100, seed=1), outcomes("metaworld/push", 50, 100, "theirs", seed=2)
     notes = warnings({"ours": summarise(ours), "theirs": summarise(theirs)}, compare(ours + theirs))
     assert len(notes) == 3
-    assert "100 trials place success between 45.2 and 64.4%; to know it within 5 points takes up to 381" in notes[0]
-    assert "not distinguishable in success with 100 pairs; a difference of the size seen would take about" in notes[2]
+    assert (
+        "100 episodes place success between 45.2 and 64.4%. To know it within 5 points takes up to 381 episodes."
+        in notes[0]
+    )
+    assert "not distinguishable in success with 100 pairs. A difference of this size would take about" in notes[2]
     needed = next(d.needed for d in compare(ours + theirs) if d.metric == "success")
     assert needed is not None
     assert 1000 < needed < 2500  # about half of the pairs disagree: (2.8 / 0.05)^2 * 0.5
 
 
-def test_a_claim_that_holds_gets_no_warning() -> None:
+def test_a_difference_that_holds_gets_no_warning() -> None:
     ours, theirs = outcomes("metaworld/push", 980, 1000, seed=1), outcomes("metaworld/push", 20, 1000, "theirs", seed=2)
     assert warnings({"ours": summarise(ours), "theirs": summarise(theirs)}, compare(ours + theirs)) == []
 
@@ -90,11 +93,11 @@ def test_equal_policies_show_no_difference() -> None:
     ours = outcomes("metaworld/push", 500, 1000)
     theirs = [dataclasses.replace(entry, actor="theirs") for entry in ours]
     notes = warnings({"ours": summarise(ours), "theirs": summarise(theirs)}, compare(ours + theirs))
-    assert notes == ["ours and theirs are not distinguishable in success with 1,000 pairs; no difference was seen."]
+    assert notes == ["ours and theirs are not distinguishable in success with 1,000 pairs. They did not differ."]
 
 
-def test_few_trials_of_a_task_are_noted() -> None:
-    assert "a task has 1 trial;" in warnings({"ours": summarise([make()])}, [])[0]
+def test_few_episodes_of_a_task_are_noted() -> None:
+    assert "a task has 1 episode." in warnings({"ours": summarise([make()])}, [])[0]
 
 
 def test_returns_that_hardly_vary_are_noted() -> None:

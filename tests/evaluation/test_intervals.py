@@ -9,17 +9,17 @@ import pytest
 from pac.evaluation.intervals import (
     EVERYTHING,
     Z,
+    episodes_for,
     mean_interval,
     paired_difference,
     pairs_for,
     stratified_bootstrap,
     stratified_mean,
     t_quantile,
-    trials_for,
     wilson,
 )
 
-PRINTED = [  # successes, trials, interval in percent
+PRINTED = [  # successes, episodes, interval in percent
     (427, 700, 57.3, 64.5),
     (499, 700, 67.8, 74.5),
     (1946, 3000, 63.1, 66.6),
@@ -39,9 +39,9 @@ PRINTED = [  # successes, trials, interval in percent
 ]
 
 
-@pytest.mark.parametrize(("successes", "trials", "low", "high"), PRINTED)
-def test_the_papers_intervals(successes: int, trials: int, low: float, high: float) -> None:
-    assert [round(100 * end, 1) for end in wilson(successes, trials)] == [low, high]
+@pytest.mark.parametrize(("successes", "episodes", "low", "high"), PRINTED)
+def test_the_papers_intervals(successes: int, episodes: int, low: float, high: float) -> None:
+    assert [round(100 * end, 1) for end in wilson(successes, episodes)] == [low, high]
 
 
 def test_ends() -> None:
@@ -73,7 +73,7 @@ def test_coverage_of_wilson() -> None:
 
 
 def test_pooled_wilson_is_cautious_when_tasks_differ() -> None:
-    """It takes all trials for draws of one coin; tasks of known, unequal rates vary less than that."""
+    """It assumes one rate for all episodes. Tasks of known, unequal rates vary less."""
     random = np.random.default_rng(0)
     rates = np.array([0.05, 0.3, 0.7, 0.95])
     hits = [covers(wilson(int(random.binomial(50, rates).sum()), 200), rates.mean()) for _ in range(2000)]
@@ -100,30 +100,30 @@ def test_1_96_is_too_short_for_few_tasks() -> None:
     assert np.mean(hits) < 0.9
 
 
-def drawn(random: np.random.Generator, trials: int) -> list[np.ndarray]:
+def drawn(random: np.random.Generator, episodes: int) -> list[np.ndarray]:
     """Returns of five tasks: steady, skewed, two-valued, noisy, rarely anything."""
     return [
-        random.normal(900, 20, trials),
-        1000 * random.beta(5, 1, trials),
-        1000.0 * (random.random(trials) < 0.6),
-        random.normal(400, 150, trials),
-        800.0 * (random.random(trials) < 0.1),
+        random.normal(900, 20, episodes),
+        1000 * random.beta(5, 1, episodes),
+        1000.0 * (random.random(episodes) < 0.6),
+        random.normal(400, 150, episodes),
+        800.0 * (random.random(episodes) < 0.1),
     ]
 
 
 TRUTH = (900 + 1000 * 5 / 6 + 600 + 400 + 80) / 5
 
 
-@pytest.mark.parametrize("trials", [10, 30, 100])
-def test_coverage_of_the_stratified_mean(trials: int) -> None:
-    random = np.random.default_rng(trials)
-    assert_covers([covers(stratified_mean(drawn(random, trials)), TRUTH) for _ in range(2000)])
+@pytest.mark.parametrize("episodes", [10, 30, 100])
+def test_coverage_of_the_stratified_mean(episodes: int) -> None:
+    random = np.random.default_rng(episodes)
+    assert_covers([covers(stratified_mean(drawn(random, episodes)), TRUTH) for _ in range(2000)])
 
 
-@pytest.mark.parametrize("trials", [10, 30, 100])
-def test_coverage_of_the_stratified_bootstrap(trials: int) -> None:
-    random = np.random.default_rng(trials)
-    intervals = (stratified_bootstrap(drawn(random, trials), resamples=400, seed=seed) for seed in range(1500))
+@pytest.mark.parametrize("episodes", [10, 30, 100])
+def test_coverage_of_the_stratified_bootstrap(episodes: int) -> None:
+    random = np.random.default_rng(episodes)
+    intervals = (stratified_bootstrap(drawn(random, episodes), resamples=400, seed=seed) for seed in range(1500))
     assert_covers([covers(interval, TRUTH) for interval in intervals])
 
 
@@ -200,9 +200,9 @@ def test_students_t(degrees: int, value: float) -> None:
     assert t_quantile(degrees) == pytest.approx(value, abs=1e-4)
 
 
-def test_how_many_trials() -> None:
-    assert (trials_for(0.05), trials_for(0.1)) == (381, 93)
-    assert trials_for(0.05, 0.9) < trials_for(0.05)
+def test_how_many_episodes() -> None:
+    assert (episodes_for(0.05), episodes_for(0.1)) == (381, 93)
+    assert episodes_for(0.05, 0.9) < episodes_for(0.05)
     low, high = wilson(0.5 * 381, 381)
     assert (high - low) / 2 <= 0.05
 
@@ -223,8 +223,8 @@ def documented(header: str) -> list[list[float]]:
 
 
 def test_the_documented_widths() -> None:
-    for trials, *widths in documented("| trials, pooled |"):
-        ends = [wilson(rate * trials, int(trials)) for rate in (0.5, 0.8, 0.95)]
+    for episodes, *widths in documented("| episodes, pooled |"):
+        ends = [wilson(rate * episodes, int(episodes)) for rate in (0.5, 0.8, 0.95)]
         assert [round(50 * (high - low), 1) for low, high in ends] == widths
 
 

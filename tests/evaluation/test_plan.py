@@ -1,4 +1,4 @@
-"""From the words of a command to actors and tasks."""
+"""Actors and tasks as a command names them, and the table of experts."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ from factories import small_model
 from runs import write_dataset
 
 from pac import policy
+from pac.cli.evaluate import parse_actors
 from pac.envs import TASKS
 from pac.evaluation import experts
-from pac.evaluation.plan import SHOWS, expand_tasks, parse_actors, versions
+from pac.evaluation.plan import SHOWS, expand_tasks, versions
 
 
 def test_tasks_by_name_suite_and_glob() -> None:
@@ -43,7 +44,7 @@ def test_behaviours_and_labels() -> None:
     assert (learner.label, learner.load()) == ("final", "learner:folder=runs/learners,stage=1")
 
 
-def test_mistakes(tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a label of its own"):
         parse_actors(["random", "random"])
     with pytest.raises(ValueError, match="random"):
@@ -76,7 +77,7 @@ def test_a_checkpoint_comes_once_for_each_choice(tmp_path: Path, monkeypatch: py
     assert alone.describe()["fingerprint"] != before["fingerprint"]
 
 
-def test_a_checkpoint_comes_once_for_each_thing_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_comes_once_for_each_way_to_give_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_model().save_pretrained(tmp_path / "model")
     data = write_dataset(tmp_path / "data", cameras=1)
     loaded: list[Any] = []
@@ -98,16 +99,16 @@ def test_a_checkpoint_comes_once_for_each_thing_it_is_shown(tmp_path: Path, monk
     assert (both.label, before["show"]) == ("ours", "text+goal")
     write_dataset(tmp_path / "other", cameras=1, seed=1)
     (tmp_path / "other").rename(data.rename(tmp_path / "gone").parent / "data")
-    assert both.describe()["goals"] != before["goals"]  # other pictures: trials do not mix
+    assert both.describe()["goals"] != before["goals"]  # other images: the episodes do not mix
     with pytest.raises(ValueError, match="expected text\\+goal, goal, text, none, found 'both'"):
         parse_actors(["random"], shows=["both"])
 
 
-def test_versions_name_the_simulator() -> None:
+def test_versions_include_the_simulator() -> None:
     assert {"pac", "mujoco", "numpy"} <= set(versions())
 
 
-def test_the_experts_that_ship_say_where_they_came_from() -> None:
+def test_the_experts_that_ship_have_sources() -> None:
     for task, expert in experts.load().items():
         assert task in TASKS
         assert expert.source

@@ -1,4 +1,4 @@
-"""Trials on disk: written at once, read after any interruption, never mixed with those of other settings."""
+"""Records on disk: written at once, read after any interruption, never mixed with those of other settings."""
 
 import dataclasses
 import json
@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from made import make
 
-from pac.evaluation import read_document, read_evaluation, record
+from pac.evaluation import read_evaluation, record
 from pac.evaluation.records import EpisodeRecord, Journal, partial_path, state_id
 from pac.files import write_json
-from pac.types import Episode
+from pac.rollout import EpisodeResult, Job
+from pac.types import Episode, TaskSpec
 
 SETTINGS: dict[str, Any] = {"seed": 0, "tasks": ["control/a"]}
 
@@ -28,40 +29,47 @@ def episode(state: float = 1.0) -> Episode:
     )
 
 
-class Played:
-    task, seed, index, episode = "control/a", 0, 3, episode()
+def played(**changes: Any) -> EpisodeResult:
+    spec = TaskSpec(
+        name="control/a",
+        instruction="",
+        state_dim=2,
+        action_low=(-1.0,),
+        action_high=(1.0,),
+        max_steps=3,
+        has_success=True,
+    )
+    result = EpisodeResult(job=Job("control/a", 0, 3), actor="random", spec=spec, episode=episode())
+    return dataclasses.replace(result, **changes)
 
 
-def test_a_record_of_a_trial() -> None:
-    entry = record(Played(), "ours")
+def test_an_episode_becomes_a_record() -> None:
+    entry = record(played(), "ours")
     assert (entry.task, entry.seed, entry.index, entry.length, entry.success) == ("control/a", 0, 3, 3, True)
     assert entry.total == pytest.approx(0.6)
     assert EpisodeRecord.from_json(json.loads(json.dumps(entry.as_json()))) == entry
     assert entry.as_json()["return"] == entry.total
-    assert not {"predicted", "achieved"} & entry.as_json().keys()  # nothing was expected of it
+    assert not {"predicted", "achieved"} & entry.as_json().keys()  # there was no critic
 
 
-def test_what_the_critic_expected_and_what_followed() -> None:
-    trial = Played()
-    trial.values = np.array([0.7, 0.5, 0.3], np.float32)  # type: ignore[attr-defined]
-    entry = record(trial, "ours", 0.5)
+def test_a_record_has_the_value_of_the_critic_and_the_return_that_followed() -> None:
+    result = played(values=np.array([0.7, 0.5, 0.3], np.float32))
+    entry = record(result, "ours", 0.5)
     assert entry.predicted == pytest.approx(0.7)
     assert entry.achieved == pytest.approx(0.1 + 0.5 * 0.2 + 0.25 * 0.3)
     again = EpisodeRecord.from_json(json.loads(json.dumps(entry.as_json())))
     assert (again.predicted, again.achieved) == (entry.predicted, entry.achieved)
-    assert record(trial, "ours").predicted is None  # no discount, no discounted return
-    assert record(trial, "ours") == entry  # it is the same trial
+    assert record(result, "ours").predicted is None  # no discount, no discounted return
+    assert record(result, "ours") == entry  # it is the same episode
 
 
-def test_a_return_that_is_no_number_is_refused() -> None:
-    class Broken(Played):
-        episode = dataclasses.replace(episode(), reward=np.array([0.1, np.nan, 0.3], np.float32))
-
+def test_a_return_that_is_not_finite_is_refused() -> None:
+    broken = dataclasses.replace(episode(), reward=np.array([0.1, np.nan, 0.3], np.float32))
     with pytest.raises(ValueError, match="control/a, seed 0, episode 3: expected a finite return, found nan"):
-        record(Broken())
+        record(played(episode=broken))
 
 
-def test_the_state_id_is_that_of_the_first_state() -> None:
+def test_the_state_id_is_a_hash_of_the_first_state() -> None:
     assert state_id(episode()) == state_id(episode())
     assert state_id(episode()) != state_id(episode(1.0000001))
     later = episode()
@@ -70,7 +78,7 @@ def test_the_state_id_is_that_of_the_first_state() -> None:
     assert len(state_id(later)) == 12
 
 
-def test_what_was_finished_is_readable_after_a_kill(tmp_path: Path) -> None:
+def test_finished_episodes_are_readable_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "a.json"
     journal = Journal(path, SETTINGS).__enter__()
     journal.append(make(index=0))
@@ -87,7 +95,7 @@ def test_what_was_finished_is_readable_after_a_kill(tmp_path: Path) -> None:
     journal.__exit__()
 
 
-def test_the_finished_file_takes_the_place_of_the_partial_one_and_can_grow(tmp_path: Path) -> None:
+def test_the_finished_file_replaces_the_journal_and_can_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with Journal(path, SETTINGS) as journal:
         journal.append(make(index=0))
@@ -107,7 +115,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     assert len(read_evaluation(path)[1]) == 1
 
 
-def test_files_that_are_something_else(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file"):
         read_evaluation(tmp_path / "a.json")
     (tmp_path / "a.json").write_text("[]")
@@ -120,6 +128,8 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
 
 def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
     path, entry = tmp_path / "a.json", make(index=0)
-    write_json(path, {"settings": SETTINGS, "trials_per_task": 1, "episodes": [entry.as_json()]})
-    assert read_document(path)["episodes_per_task"] == 1
+    write_json(path, {"format": 1, "settings": SETTINGS, "trials_per_task": 1, "trials": [entry.as_json()]})
     assert read_evaluation(path) == (SETTINGS, [entry])
+    with Journal(path, SETTINGS) as journal:
+        journal.append(make(index=1))
+    assert [entry.index for entry in read_evaluation(path)[1]] == [0, 1]

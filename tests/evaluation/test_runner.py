@@ -1,4 +1,4 @@
-"""`evaluate` from Python: what its callers rely on."""
+"""`evaluate` from Python, and evaluation during training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,8 @@ from pac.config import EvaluationConfig
 from pac.evaluation import Actor, EvaluationInterruptedError, evaluate
 from pac.evaluation import read_evaluation as read
 from pac.evaluation.in_training import TrainingEvaluator
-from pac.rollout import EpisodeResult, PersistentWorkers
+from pac.evaluation.runner import play_episodes
+from pac.rollout import PersistentWorkers, make_jobs
 from pac.types import Query, Reply
 
 
@@ -29,9 +30,9 @@ def test_returns_are_discounted_as_the_data_of_their_task(own: dict[str, Any], e
         config(data, mixture={"groups": groups}, objective={"discount": 0.2}, length="2 steps"), tmp_path / "run"
     )
     run.train()
-    played: list[EpisodeResult] = []
     actor = Actor(label="ours", checkpoint=str(tmp_path / "run"))
-    found = evaluate([actor], [POINT], 3, workers=0, on_episode=lambda label, result: played.append(result))
+    found = evaluate([actor], [POINT], 3, workers=0)
+    played = [result for result, _ in play_episodes(actor, make_jobs([POINT], 3), workers=0)]
     assert len(played) == 3
     for entry, result in zip(found.records, played, strict=True):
         assert result.values is not None
@@ -76,7 +77,7 @@ def test_a_mapping_gives_labels_to_behaviours_and_policies() -> None:
         Actor(label="nobody")
 
 
-def test_what_is_known_is_not_played_again_and_no_policy_is_loaded_for_nothing() -> None:
+def test_known_episodes_are_not_played_again_and_then_no_policy_is_loaded() -> None:
     policy = push_right()
     first = evaluate({"mine": policy}, [POINT], 2, workers=0)
     assert policy.asked
@@ -88,8 +89,8 @@ def test_what_is_known_is_not_played_again_and_no_policy_is_loaded_for_nothing()
     assert len(more.records) == 3
 
 
-def test_a_caller_can_stop_an_evaluation_and_go_on(tmp_path: Path) -> None:
-    """What is finished stays in the journal; the document appears when all is."""
+def test_a_caller_can_stop_an_evaluation_and_continue_it(tmp_path: Path) -> None:
+    """Finished episodes stay in the journal. The document appears when all are finished."""
     path, seen = tmp_path / "a.json", list[tuple[str, int, int]]()
     options: dict[str, Any] = {"workers": 0, "journal": path, "progress": lambda *counts: seen.append(counts)}
     part = evaluate({"mine": push_right()}, [POINT], 3, should_stop=lambda: len(seen) == 3, **options)
@@ -105,18 +106,19 @@ def test_a_caller_can_stop_an_evaluation_and_go_on(tmp_path: Path) -> None:
         evaluate({"mine": push_right()}, [POINT], 2, **options)
 
 
-def test_ctrl_c_hands_over_what_was_finished() -> None:
-    def stop(label: str, result: EpisodeResult) -> None:
-        raise KeyboardInterrupt
+def test_ctrl_c_hands_over_the_finished_episodes() -> None:
+    def stop(label: str, done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as stopped:
-        evaluate({"mine": push_right()}, [POINT], 3, workers=0, on_episode=stop)
+        evaluate({"mine": push_right()}, [POINT], 3, workers=0, progress=stop)
     assert isinstance(stopped.value, EvaluationInterruptedError)
     assert len(stopped.value.evaluation.records) == 1
     assert not stopped.value.evaluation.finished
 
 
-def test_the_document_takes_what_a_caller_says_of_an_actor(tmp_path: Path) -> None:
+def test_a_caller_can_describe_an_actor_in_the_document(tmp_path: Path) -> None:
     """A checkpoint in a folder that may move has a relative path there."""
     small_model().save_pretrained(tmp_path / "run")
     actor = Actor(label="ours", checkpoint=str(tmp_path / "run"), policy=push_right(), about={"checkpoint": "run"})
@@ -125,7 +127,7 @@ def test_the_document_takes_what_a_caller_says_of_an_actor(tmp_path: Path) -> No
     assert len(found["fingerprint"]) == 12
 
 
-def test_workers_stay_for_the_next_evaluation() -> None:
+def test_workers_are_kept_for_the_next_evaluation() -> None:
     with PersistentWorkers() as workers:
         found = [
             evaluate({"luck": "random"}, [POINT], 2, workers=1, envs_per_worker=1, persistent_workers=workers)

@@ -1,4 +1,4 @@
-"""Numbers of one actor: who weighs what, which interval, and what is not shown."""
+"""Numbers of one actor: weights, intervals, and numbers that are left out."""
 
 import math
 
@@ -10,9 +10,9 @@ from pac.evaluation import Estimate, best, summarise
 from pac.evaluation.intervals import mean_interval, stratified_mean, wilson
 
 
-def test_success_is_pooled_over_trials_as_in_the_paper() -> None:
-    trials = outcomes("metaworld/push", 10, 30) + outcomes("metaworld/reach", 50, 70)
-    summary = summarise(trials)
+def test_success_is_pooled_over_episodes_as_in_the_paper() -> None:
+    episodes = outcomes("metaworld/push", 10, 30) + outcomes("metaworld/reach", 50, 70)
+    summary = summarise(episodes)
     success = summary.overall.success
     assert success is not None
     assert (success.mean, success.n) == (0.6, 100)
@@ -32,8 +32,8 @@ def test_returns_weigh_tasks_alike() -> None:
 def test_percent_of_expert_has_the_standard_error_over_tasks() -> None:
     means = {f"control/{i}": 500 + 10 * i for i in range(32)}
     experts = dict.fromkeys(means, 1000.0)
-    trials = [entry for task, mean in means.items() for entry in returns(task, [mean - 50, mean, mean + 50])]
-    percent = summarise(trials, experts=experts).overall.percent
+    episodes = [entry for task, mean in means.items() for entry in returns(task, [mean - 50, mean, mean + 50])]
+    percent = summarise(episodes, experts=experts).overall.percent
     assert percent is not None
     shares = [mean / 10 for mean in means.values()]
     half = 1.959964 * np.std(shares, ddof=1) / math.sqrt(32)
@@ -43,7 +43,7 @@ def test_percent_of_expert_has_the_standard_error_over_tasks() -> None:
         32,
     )
     assert percent.method == "standard error over tasks, 1.96"
-    fewer = [entry for entry in trials if entry.task < "control/2"]
+    fewer = [entry for entry in episodes if entry.task < "control/2"]
     percent = summarise(fewer, experts=experts).overall.percent
     assert percent is not None
     assert percent.method == "standard error over tasks, Student's t"
@@ -66,7 +66,7 @@ def test_no_percentage_is_invented() -> None:
     assert summarise(returns("control/a", [1.0, 2.0])).overall.percent is None
 
 
-def test_worlds_that_do_not_tell_success_do_not_count_as_failures() -> None:
+def test_tasks_without_success_do_not_count_as_failures() -> None:
     summary = summarise(returns("control/a", [1.0, 2.0]) + outcomes("metaworld/push", 3, 4))
     assert summary.tasks["control/a"].success is None
     success = summary.overall.success
@@ -79,15 +79,15 @@ def test_suites_are_pooled_only_where_there_are_several() -> None:
     assert list(summarise(returns("control/a", [1.0]) + returns("control/b", [1.0])).pooled) == ["all"]
 
 
-def test_one_trial_has_no_interval() -> None:
+def test_one_episode_has_no_interval() -> None:
     row = summarise([make(total=5.0)]).overall
     assert (row.returns.mean, row.returns.low, row.returns.high) == (5, -math.inf, math.inf)
 
 
 def test_the_bootstrap_agrees_and_says_so() -> None:
     random = np.random.default_rng(0)
-    trials = returns("control/a", random.normal(500, 50, 100)) + returns("control/b", random.normal(700, 90, 100))
-    plain, drawn = (summarise(trials, bootstrap=choice).overall.returns for choice in (False, True))
+    episodes = returns("control/a", random.normal(500, 50, 100)) + returns("control/b", random.normal(700, 90, 100))
+    plain, drawn = (summarise(episodes, bootstrap=choice).overall.returns for choice in (False, True))
     assert (drawn.low, drawn.high) == pytest.approx((plain.low, plain.high), abs=3)
     assert "bootstrap" in drawn.method
     success = summarise(outcomes("metaworld/push", 10, 10), bootstrap=True).overall.success
@@ -95,10 +95,10 @@ def test_the_bootstrap_agrees_and_says_so() -> None:
     assert success.high == 1
 
 
-def test_several_actors_and_no_trials_are_refused() -> None:
-    with pytest.raises(ValueError, match="trials of one actor"):
+def test_several_actors_and_no_episodes_are_refused() -> None:
+    with pytest.raises(ValueError, match="episodes of one actor"):
         summarise([make(), make(actor="theirs")])
-    with pytest.raises(ValueError, match="at least one trial"):
+    with pytest.raises(ValueError, match="at least one episode"):
         summarise([])
 
 

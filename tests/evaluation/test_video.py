@@ -1,4 +1,4 @@
-"""Films: every step is shown, curves lie where their moments are, and another course is not passed off as the trial."""
+"""Videos: every step is shown, curves lie at their moments, and a replay that differs is reported."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ av = pytest.importorskip("av")
 
 
 @pytest.fixture(scope="module")
-def trial() -> EpisodeResult:
+def played() -> EpisodeResult:
     return next(iter(rollout("random", [Job("control/pendulum.swingup", 0, 0)], workers=0, max_steps=12)))
 
 
@@ -23,9 +23,9 @@ def frames_of(path: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.usefixtures("gl")
-def test_a_film_of_a_trial(trial: EpisodeResult, tmp_path: Path) -> None:
-    path = tmp_path / "films" / "a.mp4"
-    assert video.film(trial, path, actor="random", max_steps=12) is None
+def test_a_video_of_an_episode(played: EpisodeResult, tmp_path: Path) -> None:
+    path = tmp_path / "videos" / "a.mp4"
+    assert video.write_video(played, path, actor="random", max_steps=12) == []
     frames = frames_of(path)
     assert len(frames) == 7  # 50 Hz, every second step of 12, and the end
     assert frames[0].shape == (240 + video.PANEL, 320, 3)
@@ -34,15 +34,14 @@ def test_a_film_of_a_trial(trial: EpisodeResult, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gl")
-def test_another_course_is_said(trial: EpisodeResult, tmp_path: Path) -> None:
-    changed = dataclasses.replace(trial.episode, reward=trial.episode.reward + 1)
-    other = dataclasses.replace(trial, episode=changed)
-    note = video.film(other, tmp_path / "a.mp4", actor="random", max_steps=12)
-    assert note is not None
-    assert "does not show what was counted" in note
+def test_a_replay_that_differs_is_reported(played: EpisodeResult, tmp_path: Path) -> None:
+    changed = dataclasses.replace(played.episode, reward=played.episode.reward + 1)
+    other = dataclasses.replace(played, episode=changed)
+    (note,) = video.write_video(other, tmp_path / "a.mp4", actor="random", max_steps=12)
+    assert "does not show the episode that was counted" in note
 
 
-def test_curves_lie_where_their_moments_are() -> None:
+def test_curves_lie_at_their_moments() -> None:
     reward = np.zeros(100, np.float32)
     reward[50] = 1
     curves = video.Curves(title="x", reward=reward, value=np.linspace(0, 1, 100), success=50)
@@ -57,7 +56,7 @@ def test_curves_lie_where_their_moments_are() -> None:
     assert rows.min() > middle.shape[0] - 12  # small values lie low
 
 
-def test_the_present_moves_and_constant_curves_draw() -> None:
+def test_the_cursor_moves_and_constant_curves_are_drawn() -> None:
     curves = video.Curves(title="x", reward=np.ones(10, np.float32))
     frames = list(video.draw(iter([np.zeros((41, 65, 3), np.uint8)] * 11), curves, 1))
     assert frames[0].shape == (40 + video.PANEL, 64, 3)
@@ -67,5 +66,5 @@ def test_the_present_moves_and_constant_curves_draw() -> None:
 
 def test_file_names_are_safe_and_different() -> None:
     name = video.file_name("a/b:c=1", "control/walker.walk", 3)
-    assert name == "control.walker.walk.trial3.a_b_c_1.mp4"
+    assert name == "control.walker.walk.episode3.a_b_c_1.mp4"
     assert video.file_name("a/b:c 1", "control/walker.walk", 3, [name]) != name
