@@ -19,7 +19,8 @@ import torch
 from foreign import STATE, tricky
 
 from pac.formats import open_source
-from pac.formats.common import ImportOptions, need
+from pac.formats.checks import need
+from pac.formats.options import ImportOptions
 from pac.formats.tensorfile import read_tensors
 from pac.types import Episode
 
@@ -206,7 +207,7 @@ def test_cameras_that_differ_between_episodes(tmp_path: Path) -> None:
     path = foreign.write_robomimic(tmp_path / "b.hdf5", episodes)
     broken(path, "features of the first episode", "(8, 8, 3)", "(4, 6, 3)")
     path = foreign.write_robomimic(tmp_path / "c.hdf5", tricky(("top",), sparse=True))
-    broken(path, "pictures", "Did you mean 'top'", keys={"observation.images.front": ("topp",)})
+    broken(path, "images", "Did you mean 'top'", keys={"observation.images.front": ("topp",)})
     broken(path, "--keys", "one key for a camera", keys={"observation.images.front": ("top", "top")})
     broken(path, "--keys camera", "observation.images.<camera>", keys={"camera": ("top",)})
 

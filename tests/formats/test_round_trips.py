@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pac.formats import detect_format, open_source
-from pac.formats.common import ImportOptions
+from pac.formats.options import ImportOptions
 from pac.types import Episode
 
 few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

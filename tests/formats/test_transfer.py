@@ -14,7 +14,7 @@ from foreign import IMAGES, STATE, assert_same, change, tricky, without_last
 from pac.cli import parse
 from pac.data.store import Dataset, verify
 from pac.formats import FORMATS
-from pac.formats.common import ImportOptions
+from pac.formats.options import ImportOptions
 from pac.formats.transfer import import_dataset
 
 

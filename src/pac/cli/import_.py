@@ -15,7 +15,7 @@ from rich.markup import escape
 from pac.data.store import Dataset
 from pac.files import problem
 from pac.formats import FORMATS
-from pac.formats.common import ImportOptions
+from pac.formats.options import ImportOptions
 from pac.formats.transfer import SourceSummary, import_dataset
 
 

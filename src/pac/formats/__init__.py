@@ -1,7 +1,7 @@
-"""Foreign formats: each module reads one, a module is a row of the table below, and `open_source` is the way in.
+"""Foreign formats. Each module of the table reads one, and `open_source` opens any of them.
 
-Every module has `detect(path) -> bool` and `read(path, options) -> Source`; its docstring states the time alignment and
-what the format knows of ends. `lerobot_out` and `minari_out` write.
+A module has `detect(path) -> bool` and `read_dataset(path, options) -> ForeignDataset`. Its docstring states the time
+alignment, and which ends of episodes the format tells apart. `lerobot_out` and `minari_out` write.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 from pac.config import suggest
-from pac.files import problem
 from pac.formats import d4rl, lerobot, minari, ogbench, rlds, robomimic, tdmpc2
-from pac.formats.common import ForeignDataset, ImportOptions, reading
+from pac.formats.checks import CHECK_PATH, check, reading
+from pac.formats.common import ForeignDataset
+from pac.formats.options import ImportOptions
 from pac.types import Episode
 
 FORMATS: dict[str, ModuleType] = {
@@ -27,49 +28,40 @@ FORMATS: dict[str, ModuleType] = {
 
 
 def detect_format(path: Path) -> str:
-    """The name of the format that `path` holds."""
+    """Return the name of the format that `path` holds."""
     with reading(path):
         found = [name for name, module in FORMATS.items() if module.detect(path)]
-    if len(found) != 1:
-        raise problem(
-            path,
-            expected=f"data in one of the formats {', '.join(FORMATS)}",
-            found=" and ".join(found) or "none of them",
-            fix="Check the path, or name the format with --format.",
-        )
+    expected, fix = f"data in one of the formats {', '.join(FORMATS)}", "Or name the format with --format."
+    check(len(found) == 1, path, expected, " and ".join(found) or "none of them", f"{CHECK_PATH} {fix}")
     return found[0]
 
 
 def open_source(path: str | Path, format: str = "auto", options: ImportOptions | None = None) -> ForeignDataset:
-    """Open a source for reading. Whatever is wrong with it, now or while its episodes are read, is a ValueError."""
+    """Open a source for reading. Any error in it, now or while its episodes are read, is a ValueError."""
     path, options = Path(path), options or ImportOptions()
-    if not path.exists():
-        raise problem(path, expected="a file or folder", found="nothing there", fix="Check the path.")
+    check(path.exists(), path, "a file or folder", "nothing there", CHECK_PATH)
     name = detect_format(path) if format == "auto" else format
-    if name not in FORMATS:
-        raise problem("--format", expected="a known format", found=repr(name), fix=suggest(name, FORMATS).strip())
-    if "instruction" in options.keys and name not in ("minari", "rlds"):
-        raise problem("--keys instruction", expected="minari or rlds", found=name, fix="Use --instruction instead.")
+    check(name in FORMATS, "--format", "a known format", repr(name), suggest(name, FORMATS).strip())
+    has_text = "instruction" not in options.keys or name in ("minari", "rlds")
+    check(has_text, "--keys instruction", "minari or rlds", name, "Use --instruction instead.")
     with reading(path, name):
-        source: ForeignDataset = FORMATS[name].read(path, options)
-    return replace(source, episodes=_checked(source))
+        source: ForeignDataset = FORMATS[name].read_dataset(path, options)
+    source = replace(source, format=name, path=path, fps=options.fps or source.fps)
+    return replace(source, episodes=_checked_episodes(source, options.instruction))
 
 
-def _checked(source: ForeignDataset) -> Iterator[Episode]:
-    """The source's episodes, each with the features of the first."""
+def _checked_episodes(source: ForeignDataset, instruction: str | None) -> Iterator[Episode]:
+    """Yield the episodes of a source. Raise at one whose features differ from those of the first."""
     first: dict[str, tuple[int, ...]] | None = None
     with reading(source.path, source.format):
         for episode in source.episodes:
             shapes = {name: values.shape[1:] for name, values in episode.observation.items()}
             shapes["action"] = episode.action.shape[1:]
             first = first or shapes
-            if shapes != first:
-                raise problem(
-                    f"{source.path}, an episode of {episode.source}",
-                    expected=f"the features of the first episode: {first}",
-                    found=shapes,
-                    fix="Choose what all episodes have with --keys, or import them as two datasets.",
-                )
+            text = episode.instruction if instruction is None else instruction
+            episode = replace(episode, source=episode.source or str(source.path), instruction=text)
+            where, expected = f"{episode.source}, an episode", f"the features of the first episode: {first}"
+            fix = "Choose features that all episodes have with --keys, or import them as two datasets."
+            check(shapes == first, where, expected, shapes, fix)
             yield episode
-        if first is None:
-            raise problem(source.path, expected="at least one episode", found="none", fix="Choose another source.")
+        check(first, source.path, "at least one episode", "none", "Choose another source.")

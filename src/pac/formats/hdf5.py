@@ -1,6 +1,6 @@
-"""HDF5 for the formats built on it (Minari, D4RL, robomimic): opening, and reading arrays without trusting the file.
+"""HDF5 for the formats built on it (Minari, D4RL, robomimic): opening a file and reading its arrays safely.
 
-A damaged header may claim sizes no file could hold, and a hostile one may point at other files: both are refused.
+A damaged header may claim sizes that no file could hold. A hostile one may point at other files. Both are refused.
 """
 
 from pathlib import Path
@@ -8,76 +8,65 @@ from typing import Any
 
 import numpy as np
 
-from pac.files import problem
-from pac.formats.common import need, reading, require
+from pac.formats.checks import CHECK_PATH, CHOOSE_KEYS, check, need, reading, require
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-_MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: more than this cannot be in the file
+_MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: a file cannot hold more than this
 
 
 def is_hdf5(path: Path) -> bool:
-    if not path.is_file():
-        return False
+    """Return whether a file starts as HDF5 does."""
+    return path.is_file() and _first_bytes(path) == MAGIC
+
+
+def _first_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(MAGIC))
 
 
 def open_hdf5(path: Path) -> Any:
-    """An h5py.File open for reading."""
-    if not path.is_file():
-        raise problem(path, expected="an HDF5 file", found="no such file", fix="Check the path.")
-    if not is_hdf5(path):
-        with path.open("rb") as file:
-            found = file.read(len(MAGIC))
-        raise problem(
-            path,
-            expected=f"an HDF5 file, which starts with {MAGIC!r}",
-            found=repr(found),
-            fix="Download it again, or name its format with --format.",
-        )
-    h5py = need("h5py", "formats")
+    """Open an h5py.File for reading."""
+    check(path.is_file(), path, "an HDF5 file", "no such file", CHECK_PATH)
+    expected, fix = f"an HDF5 file, which starts with {MAGIC!r}", "Download it again, or name its format with --format."
+    check(is_hdf5(path), path, expected, repr(_first_bytes(path)), fix)
     with reading(path, "HDF5"):
-        return h5py.File(path, "r")
+        return need("h5py", "formats").File(path, "r")
 
 
 def member(group: Any, key: str, path: Path) -> Any:
-    """A group or dataset inside `group`, never one in another file."""
+    """Return a group or dataset inside `group`, never one in another file."""
     h5py = need("h5py", "formats")
     where = f"{path}, {group.name}"
     with reading(f"{where}, key {key!r}", "HDF5"):
         for part in key.split("/"):
             require(group, part, where)
-            if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
-                raise problem(
-                    where, expected=f"key {part!r} in this file", found="a link to another file", fix="Copy the data."
-                )
+            outside = isinstance(group.get(part, getlink=True), h5py.ExternalLink)
+            check(not outside, where, f"key {part!r} in this file", "a link to another file", "Copy the data.")
             group = group[part]
     return group
 
 
 def dataset(group: Any, key: str, path: Path) -> Any:
-    """An h5py.Dataset inside `group`, of a size the file can hold; slice it to read."""
+    """Return an h5py.Dataset inside `group`, of a size that the file can hold. Slice it to read rows."""
     found = member(group, key, path)
     where = f"{path}, {group.name}, key {key!r}"
-    if not isinstance(found, need("h5py", "formats").Dataset):
-        raise problem(where, expected="a dataset", found=f"a {type(found).__name__}", fix="Map another key.")
-    if found.external or found.is_virtual:
-        raise problem(where, expected="data in this file", found="a view of another file", fix="Copy the data in.")
-    if found.size and found.size * found.dtype.itemsize > _MAX_RATIO * path.stat().st_size:
-        raise problem(
-            where, expected="less data than that", found=f"shape {found.shape}", fix="Restore the file from its origin."
-        )
+    is_dataset = isinstance(found, need("h5py", "formats").Dataset)
+    check(is_dataset, where, "a dataset", f"a {type(found).__name__}", CHOOSE_KEYS)
+    outside = found.external or found.is_virtual
+    check(not outside, where, "data in this file", "a view of another file", "Copy the data in.")
+    fits = not found.size or found.size * found.dtype.itemsize <= _MAX_RATIO * path.stat().st_size
+    check(fits, where, "less data than that", f"shape {found.shape}")
     return found
 
 
 def array(group: Any, key: str, path: Path) -> np.ndarray:
-    """A whole dataset."""
+    """Read a whole dataset."""
     with reading(f"{path}, {group.name}, key {key!r}", "HDF5"):
         return np.asarray(dataset(group, key, path)[()])
 
 
 class Rows:
-    """Rows of a dataset, read forward in blocks: chunked files are then decompressed once, not once an episode."""
+    """Rows of a dataset, read forward in blocks. A compressed chunk is then decompressed once, not once per episode."""
 
     def __init__(self, source: Any, block_bytes: int = 1 << 26) -> None:
         row_bytes = source.dtype.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.spec import IMAGES
 from pac.files import problem
-from pac.formats.common import IMAGES, need
+from pac.formats.checks import need
 from pac.types import Episode
 
 FILES_PER_CHUNK, FILE_MEGABYTES = 1000, 100  # LeRobot's chunks_size and data_files_size_in_mb

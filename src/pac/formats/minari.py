@@ -1,38 +1,38 @@
 """Minari 0.4 and 0.5, in HDF5, Arrow and Parquet: `NAME-vN/data/{metadata.json, ...}`.
 
-Time alignment: T + 1 observations and T actions, rewards and flags, as in an `Episode`: `rewards[t]` is what
-`actions[t]` in `observations[t]` gave. (Arrow and Parquet pad everything but the observations with one last row,
-dropped here.)
+Time alignment: T + 1 observations and T actions, rewards and flags, as in an `Episode`. `rewards[t]` is the result of
+`actions[t]` in `observations[t]`. Arrow and Parquet pad all other arrays with one last row, which is dropped here.
 
 Ends: `terminations` and `truncations` are both kept, and both may be set. Episodes without either are truncated.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pac.files import problem
 from pac.formats import hdf5
-from pac.formats.common import (
-    ForeignDataset,
-    ImportOptions,
-    as_numbers,
-    as_vector,
-    build_episode,
-    choose_keys,
-    is_image,
-    load_json,
-    need,
-    reading,
-    require,
-)
+from pac.formats.checks import check, load_json, need, read_parquet, reading, require
+from pac.formats.common import ForeignDataset, as_numbers, as_vector, build_episode
+from pac.formats.options import ImportOptions, choose_keys, is_image, used_keys
 from pac.types import Episode
 
 BARE = "observations"  # the key of an observation that is not a dictionary
-Leaf = Mapping[str, Any]  # a space that holds no others, as Minari writes it in JSON
+Leaf = Mapping[str, Any]  # a space that holds no others, as Minari writes it in JSON; "jpeg": stored as JPEG
+
+
+@dataclass(frozen=True)
+class _StoredEpisode:
+    """One episode on disk. `values` reads the array at a path such as "observations/arm/pose"."""
+
+    where: str
+    values: Callable[[str, Leaf], Any]
+    info_names: list[str]
+    attributes: Mapping[str, Any]
 
 
 def detect(path: Path) -> bool:
@@ -40,50 +40,64 @@ def detect(path: Path) -> bool:
     return metadata.is_file() and "data_format" in load_json(metadata)
 
 
-def read(path: Path, options: ImportOptions) -> ForeignDataset:
+def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     folder = _data_folder(path)
-    if not (folder / "metadata.json").is_file():
-        raise problem(path, expected="data/metadata.json", found="no such file", fix="Give the dataset's folder.")
-    metadata = load_json(folder / "metadata.json")
-    data_format = require(metadata, "data_format", folder / "metadata.json")
-    if data_format not in ("hdf5", "arrow", "parquet"):
-        raise problem(
-            f"{folder / 'metadata.json'}, key 'data_format'",
-            expected="hdf5, arrow or parquet",
-            found=repr(data_format),
-            fix="Save the dataset with Minari 0.5.",
-        )
-    spaces = {name: _space(metadata, name, folder) for name in ("observation_space", "action_space")}
-    observation, action = spaces["observation_space"], spaces["action_space"]
-    texts = {key for key, leaf in observation.items() if leaf["type"] == "Text"}
-    pictures = {key for key, leaf in observation.items() if _is_picture(leaf)}
-    numbers = observation.keys() - texts - pictures
-    keys = choose_keys(sorted(numbers), sorted(pictures), options, f"{folder / 'metadata.json'}, observation_space")
-    wanted = {key: observation[key] for parts in keys.values() for key in parts}
-    if "instruction" in options.keys:
-        wanted |= {key: require(observation, key, folder / "metadata.json") for key in options.keys["instruction"]}
-    jpeg = bool(metadata.get("jpeg_encoding", True))
-    count = require(metadata, "total_episodes", folder / "metadata.json")
-    if not isinstance(count, int) or count < 1:
-        raise problem(f"{path}, key 'total_episodes'", expected="at least 1", found=count, fix="Choose another.")
-    low, high = _bounds(action)
+    file = folder / "metadata.json"
+    check(file.is_file(), path, "data/metadata.json", "no such file", "Give the dataset's folder.")
+    metadata = load_json(file)
+    data_format = require(metadata, "data_format", file)
+    expected, fix = "hdf5, arrow or parquet", "Save the dataset with Minari 0.5."
+    check(data_format in ("hdf5", "arrow", "parquet"), f"{file}, key 'data_format'", expected, repr(data_format), fix)
+    count = require(metadata, "total_episodes", file)
+    good = isinstance(count, int) and count >= 1
+    check(good, f"{path}, key 'total_episodes'", "at least 1", count, "Choose another dataset.")
+
+    spaces, action_spaces = (_leaves(metadata, name, file) for name in ("observation_space", "action_space"))
+    texts = {key for key, leaf in spaces.items() if leaf["type"] == "Text"}
+    boxes = {key for key, leaf in spaces.items() if leaf["type"] == "Box"}
+    images = {key for key in boxes if is_image(spaces[key]["shape"], np.dtype(spaces[key]["dtype"]))}
+    numbers = spaces.keys() - texts - images
+    keys = choose_keys(sorted(numbers), sorted(images), options, f"{file}, observation_space")
+    text_keys = options.keys.get("instruction", ())
+    spaces = {key: require(spaces, key, file) for key in (*used_keys(keys), *text_keys)}
     notes: list[str] = []
-    if jpeg and any(_is_jpeg(wanted[key], jpeg) for key in wanted):
-        notes.append("Pictures were stored as JPEG by Minari: they are close to what the robot saw, not equal to it.")
-    load = _from_hdf5 if data_format == "hdf5" else _from_arrow
+    if any(leaf["jpeg"] for leaf in spaces.values()):
+        notes.append("Minari stored the images as JPEG: they are close to what the camera saw, not equal to it.")
 
     def episodes() -> Iterator[Episode]:
-        open_ends = 0
-        for where, parts, attributes in load(folder, data_format, count, wanted, action, jpeg):
-            open_ends += not (parts["terminations"][-1:].any() or parts["truncations"][-1:].any())
-            yield _episode(where, path, parts, attributes, keys, options)
-        if open_ends:
-            notes.append(f"{open_ends} episodes end with neither termination nor truncation: kept as truncated.")
+        num_open = 0
+        for stored in _in_hdf5(folder, count) if data_format == "hdf5" else _in_arrow(folder, count, data_format):
+            raw = {key: stored.values(_place("observations", key), leaf) for key, leaf in spaces.items()}
+            actions = [stored.values(_place("actions", key), leaf) for key, leaf in action_spaces.items()]
+            infos = {name: stored.values(f"infos/{name}", {}) for name in stored.info_names}
+            terminated, truncated = (_ends(stored, name) for name in ("terminations", "truncations"))
+            num_open += not (terminated or truncated)
+            if stored.attributes.get("last_observation_unknown"):
+                raw = {key: values[:-1] for key, values in raw.items()}
+            success = infos.get("success", infos.get("is_success"))
+            seed = stored.attributes.get("seed")
+            text = " ".join(str(raw[key][0]) for key in text_keys)
+            yield build_episode(
+                stored.where,
+                keys=keys,
+                raw=raw,
+                action=np.concatenate([as_numbers(part, f"{stored.where}, key 'actions'") for part in actions], axis=1),
+                reward=stored.values("rewards", {}),
+                terminated=terminated,
+                truncated=truncated,
+                instruction=text or str(stored.attributes.get("instruction", "")),
+                success=None
+                if success is None
+                else bool(as_vector(success, f"{stored.where}, key 'infos/success'").any()),
+                extra_rewards={k.removeprefix("reward."): v[1:] for k, v in infos.items() if k.startswith("reward.")},
+                seed=None if seed is None else int(seed),
+            )
+        if num_open:
+            notes.append(f"{num_open} episodes end with neither termination nor truncation: kept as truncated.")
 
-    rate = options.fps or metadata.get("fps")
+    low, high = _bounds(action_spaces)
+    rate = metadata.get("fps")
     return ForeignDataset(
-        format="minari",
-        path=path,
         keys=keys,
         episodes=episodes(),
         num_episodes=count,
@@ -94,48 +108,18 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
     )
 
 
-def _episode(
-    where: str,
-    path: Path,
-    parts: Mapping[str, Any],
-    attributes: Mapping[str, Any],
-    keys: Mapping[str, tuple[str, ...]],
-    options: ImportOptions,
-) -> Episode:
-    terminated, truncated = (_end(parts[name], f"{where}, key {name!r}") for name in ("terminations", "truncations"))
-    raw, infos = parts["observations"], parts["infos"]
-    if attributes.get("last_observation_unknown"):
-        raw = {key: values[:-1] for key, values in raw.items()}
-    success = infos.get("success", infos.get("is_success"))
-    text = " ".join(str(raw[key][0]) for key in options.keys.get("instruction", ()))
-    seed = attributes.get("seed")
-    return build_episode(
-        where,
-        source=path,
-        keys=keys,
-        raw=raw,
-        action=np.concatenate([as_numbers(part, f"{where}, key 'actions'") for part in parts["actions"]], axis=1),
-        reward=parts["rewards"],
-        terminated=terminated,
-        truncated=truncated or not terminated,
-        instruction=options.instruction or text or str(attributes.get("instruction", "")),
-        success=None if success is None else bool(as_vector(success, f"{where}, key 'infos/success'").any()),
-        extra_rewards={k.removeprefix("reward."): v[1:] for k, v in infos.items() if k.startswith("reward.")},
-        seed=None if seed is None else int(seed),
-    )
+def _place(base: str, key: str) -> str:
+    return base if key == BARE else f"{base}/{key}"
 
 
-def _end(flags: Any, where: str) -> bool:
-    """Whether the last step is an end; one before it is an error."""
-    flag = as_vector(flags, where)
-    if not len(flag) or flag[:-1].any():
-        raise problem(
-            where,
-            expected="an end at the last step only",
-            found=f"ends at steps {np.flatnonzero(flag)[:3].tolist()} of {len(flag)}",
-            fix="Split the episode at its ends in the source.",
-        )
-    return bool(flag[-1])
+def _ends(stored: _StoredEpisode, name: str) -> bool:
+    """Return whether the last step has this flag. Raise if an earlier one has it."""
+    where = f"{stored.where}, key {name!r}"
+    flags = as_vector(stored.values(name, {}), where)
+    found = f"ends at steps {np.flatnonzero(flags)[:3].tolist()} of {len(flags)}"
+    good = len(flags) and not flags[:-1].any()
+    check(good, where, "an end at the last step only", found, "Split the episode at its ends in the source.")
+    return bool(flags[-1])
 
 
 def _data_folder(path: Path) -> Path:
@@ -144,9 +128,9 @@ def _data_folder(path: Path) -> Path:
     return path / "data" if (path / "data" / "metadata.json").is_file() else path
 
 
-def _space(metadata: Mapping[str, Any], name: str, folder: Path) -> dict[str, Leaf]:
-    """The leaves of a space by their path: {"camera/wrist": {"type": "Box", ...}}."""
-    where = f"{folder / 'metadata.json'}, key {name!r}"
+def _leaves(metadata: Mapping[str, Any], name: str, file: Path) -> dict[str, Leaf]:
+    """Return the leaves of a space by their path: {"camera/wrist": {"type": "Box", ...}}."""
+    where = f"{file}, key {name!r}"
     leaves: dict[str, Leaf] = {}
 
     def visit(space: Any, path: str) -> None:
@@ -156,31 +140,27 @@ def _space(metadata: Mapping[str, Any], name: str, folder: Path) -> dict[str, Le
             items = inner.items() if kind == "Dict" else ((f"_index_{i}", part) for i, part in enumerate(inner))
             for key, part in items:
                 visit(part, f"{path}/{key}" if path else str(key))
-        elif kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text"):
-            leaves[path or BARE] = space
         else:
-            raise problem(where, expected="a space Minari documents", found=kind, fix="Leave it out in the source.")
+            known = kind in ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text")
+            check(known, where, "a space that Minari documents", kind, "Leave it out in the source.")
+            leaves[path or BARE] = space | {"jpeg": metadata.get("jpeg_encoding", True) and _fits_jpeg(space)}
 
-    visit(json.loads(require(metadata, name, folder / "metadata.json")), "")
+    visit(json.loads(require(metadata, name, file)), "")
     return leaves
 
 
-def _is_picture(leaf: Leaf) -> bool:
-    return leaf["type"] == "Box" and is_image(leaf["shape"], np.dtype(leaf["dtype"]))
-
-
-def _is_jpeg(leaf: Leaf, jpeg: bool) -> bool:
-    """Whether Minari stored this space as JPEG: its own rule, by dtype, size and bounds."""
-    if not jpeg or leaf["type"] != "Box" or leaf["dtype"] != "uint8" or len(leaf["shape"]) not in (2, 3):
+def _fits_jpeg(leaf: Leaf) -> bool:
+    """Return whether Minari may store this space as JPEG. The rule is its own: dtype, size and bounds."""
+    if leaf["type"] != "Box" or leaf["dtype"] != "uint8" or len(leaf["shape"]) not in (2, 3):
         return False
     full = not np.any(np.asarray(leaf["low"])) and bool(np.all(np.asarray(leaf["high"]) == 255))
     return full and min(leaf["shape"][:2]) >= 32
 
 
-def _bounds(action: Mapping[str, Leaf]) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Bounds of the concatenated action; None where they are infinite."""
+def _bounds(action_spaces: Mapping[str, Leaf]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the bounds of the concatenated action, or None where they are infinite."""
     low, high = [], []
-    for leaf in action.values():
+    for leaf in action_spaces.values():
         if leaf["type"] == "Box":
             below, above = np.asarray(leaf["low"], float), np.asarray(leaf["high"], float)
         elif leaf["type"] == "MultiBinary":
@@ -194,81 +174,65 @@ def _bounds(action: Mapping[str, Leaf]) -> tuple[np.ndarray | None, np.ndarray |
     return bounds if np.isfinite(bounds).all() else (None, None)
 
 
-Parts = tuple[str, dict[str, Any], dict[str, Any]]  # where, arrays by name, attributes
+def _is_read(info: str) -> bool:
+    return info in ("success", "is_success") or info.startswith("reward.")
 
 
-def _from_hdf5(
-    folder: Path, _: str, count: int, wanted: Mapping[str, Leaf], action: Mapping[str, Leaf], jpeg: bool
-) -> Iterator[Parts]:
+def _in_hdf5(folder: Path, count: int) -> Iterator[_StoredEpisode]:
     path = folder / "main_data.hdf5"
-
-    def leaf_values(group: Any, base: str, key: str, leaf: Leaf) -> Any:
-        values = hdf5.array(group, base if key == BARE else f"{base}/{key}", path)
-        if _is_jpeg(leaf, jpeg):
-            return [np.asarray(frame, np.uint8).tobytes() for frame in values]
-        if leaf["type"] == "Text":
-            return [text.decode() if isinstance(text, bytes) else str(text) for text in values]
-        return values
-
     with hdf5.open_hdf5(path) as file:
         for index in range(count):
             group = hdf5.member(file, f"episode_{index}", path)
-            infos = hdf5.member(group, "infos", path) if "infos" in group else {}
-            names = [k for k in infos if k in ("success", "is_success") or k.startswith("reward.")]
-            parts: dict[str, Any] = {
-                name: hdf5.array(group, name, path) for name in ("rewards", "terminations", "truncations")
-            }
-            parts["observations"] = {k: leaf_values(group, "observations", k, leaf) for k, leaf in wanted.items()}
-            parts["actions"] = [leaf_values(group, "actions", k, leaf) for k, leaf in action.items()]
-            parts["infos"] = {name: hdf5.array(infos, name, path) for name in names}
-            attributes = {str(k).removeprefix("options/"): v for k, v in group.attrs.items()}
-            yield f"{path}, episode_{index}", parts, attributes
+            infos = filter(_is_read, hdf5.member(group, "infos", path) if "infos" in group else [])
+            attributes = {str(key).removeprefix("options/"): value for key, value in group.attrs.items()}
+            values = partial(_hdf5_values, group, path)
+            yield _StoredEpisode(f"{path}, episode_{index}", values, list(infos), attributes)
 
 
-def _from_arrow(
-    folder: Path, data_format: str, count: int, wanted: Mapping[str, Leaf], action: Mapping[str, Leaf], jpeg: bool
-) -> Iterator[Parts]:
-    arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
+def _hdf5_values(group: Any, path: Path, name: str, leaf: Leaf) -> Any:
+    values = hdf5.array(group, name, path)
+    if leaf.get("jpeg"):
+        return [np.asarray(frame, np.uint8).tobytes() for frame in values]
+    if leaf.get("type") == "Text":
+        return [text.decode() if isinstance(text, bytes) else str(text) for text in values]
+    return values
 
-    def leaf_values(table: Any, base: str, key: str, leaf: Leaf, where: Path) -> Any:
-        column = require(table, base, where)
-        for part in () if key == BARE else key.split("/"):
-            name = part.removeprefix("_index_")
-            names = {column.type.field(i).name: i for i in range(column.type.num_fields)}
-            column = column.field(require(names, name, f"{where}, column {base!r}"))
-        if _is_jpeg(leaf, jpeg) or leaf["type"] == "Text":
-            return column.to_pylist()
-        if arrow.types.is_fixed_size_list(column.type):
-            return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *leaf.get("shape", (-1,)))
-        return column.to_numpy(zero_copy_only=False)
 
+def _in_arrow(folder: Path, count: int, data_format: str) -> Iterator[_StoredEpisode]:
+    arrow = need("pyarrow", "formats")
     for index in range(count):
-        files = sorted((folder / str(index)).glob(f"part-*.{data_format}"))
-        if not files:
-            raise problem(
-                folder / str(index), expected=f"part-0.{data_format}", found="no such file", fix="Restore the folder."
-            )
+        place = folder / str(index)
+        files = sorted(place.glob(f"part-*.{data_format}"))
+        check(files, place, f"part-0.{data_format}", "no such file", "Restore the folder.")
         with reading(files[0], data_format):
             if data_format == "parquet":
-                tables = [parquet.read_table(file, partitioning=None) for file in files]
+                tables = [read_parquet(file) for file in files]
             else:
                 tables = [arrow.ipc.open_file(arrow.memory_map(str(file))).read_all() for file in files]
             whole = arrow.concat_tables(tables).combine_chunks()
             whole.validate(full=True)
         table = {name: whole[name].chunk(0) for name in whole.column_names if whole.num_rows}
-        where = files[0]
-        infos = require(table, "infos", where) if "infos" in table else None
-        names = [] if infos is None else [infos.type.field(i).name for i in range(infos.type.num_fields)]
-        parts: dict[str, Any] = {
-            name: np.asarray(require(table, name, where).to_numpy(zero_copy_only=False))[:-1]
-            for name in ("rewards", "terminations", "truncations")
-        }
-        parts["observations"] = {k: leaf_values(table, "observations", k, leaf, where) for k, leaf in wanted.items()}
-        parts["actions"] = [leaf_values(table, "actions", k, leaf, where)[:-1] for k, leaf in action.items()]
-        parts["infos"] = {
-            name: infos.field(i).to_numpy(zero_copy_only=False)
-            for i, name in enumerate(names)
-            if infos is not None and (name in ("success", "is_success") or name.startswith("reward."))
-        }
-        attributes = load_json(folder / str(index) / "metadata.json")
-        yield str(where), parts, attributes | (attributes.get("options") or {})
+        infos = filter(_is_read, _fields(table["infos"]) if "infos" in table else [])
+        attributes = load_json(place / "metadata.json")
+        attributes |= attributes.get("options") or {}
+        yield _StoredEpisode(str(files[0]), partial(_arrow_values, table, files[0]), list(infos), attributes)
+
+
+def _fields(column: Any) -> dict[str, int]:
+    """Return the names of a struct's fields and their positions."""
+    return {column.type.field(i).name: i for i in range(column.type.num_fields)}
+
+
+def _arrow_values(table: Mapping[str, Any], where: Path, name: str, leaf: Leaf) -> Any:
+    base, *parts = name.split("/")
+    column = require(table, base, where)
+    for part in parts:
+        column = column.field(require(_fields(column), part.removeprefix("_index_"), f"{where}, column {base!r}"))
+    if leaf.get("jpeg") or leaf.get("type") == "Text":
+        values = column.to_pylist()
+    elif need("pyarrow", "formats").types.is_fixed_size_list(column.type):
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+        values = flat.reshape(len(column), *leaf.get("shape", (-1,)))
+    else:
+        values = column.to_numpy(zero_copy_only=False)
+    return values if base in ("observations", "infos") else values[:-1]  # the last row of the others is padding

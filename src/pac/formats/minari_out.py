@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.spec import IMAGES, STATE
 from pac.files import problem
-from pac.formats.common import IMAGES, STATE, need
+from pac.formats.checks import need
 from pac.types import Episode
 
 VERSION = "0.5.4"  # of the layout; Minari's loader asks

@@ -1,13 +1,13 @@
-"""OGBench npz: flat arrays of states, the last state of each trajectory included.
+"""OGBench npz: flat arrays of states, the last state of each episode included.
 
-Time alignment: a trajectory of T actions has T + 1 rows. Row t holds the state and the action taken in it; the action
-of the last row leads nowhere and is dropped. `rewards[t]`, where a file was saved with rewards, belongs to
-`actions[t]`; published files have none (the tasks are goals): rewards are then 0, for `relabel` to fill.
+Time alignment: an episode of T actions has T + 1 rows. Row t holds the state and the action taken in it. The action of
+the last row has no result and is dropped. `rewards[t]`, where a file has rewards, belongs to `actions[t]`. Published
+files have none, since their tasks are goals. Rewards are then 0, for `relabel` to fill.
 
-Ends: `terminals` marks the last row of a trajectory and nothing more: every end is a time limit, unless the file holds
-`masks` (OGBench's bootstrap mask), whose 0 at the last transition is a true termination.
+Ends: `terminals` marks the last row of an episode and nothing more. So every end is a time limit, unless the file holds
+`masks` (OGBench's bootstrap mask). A mask of 0 at the last transition is a true termination.
 
-The arrays are streamed out of the zip file, so that memory does not grow with it.
+The arrays are streamed out of the zip file, so memory does not grow with it.
 """
 
 import zipfile
@@ -18,18 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pac.files import problem
-from pac.formats.common import (
-    ForeignDataset,
-    ImportOptions,
-    as_vector,
-    build_episode,
-    check_length,
-    choose_keys,
-    is_image,
-    key_of,
-    require,
-)
+from pac.formats.checks import check, check_length, require
+from pac.formats.common import NO_REWARDS, ForeignDataset, as_vector, build_episode, split_ends
+from pac.formats.options import ImportOptions, choose_array_keys, key_of, used_keys
 from pac.types import Episode
 
 
@@ -46,97 +37,68 @@ class Column:
     def __init__(self, stream: Any, entry: zipfile.ZipInfo, where: str) -> None:
         self.where, self._stream = where, stream
         npy: Any = np.lib.format
-        version = npy.read_magic(self._stream)
-        if version not in ((1, 0), (2, 0)):
-            raise problem(self.where, expected="npy version 1 or 2", found=version, fix="Save it with numpy.savez.")
+        version = npy.read_magic(stream)
+        check(version in ((1, 0), (2, 0)), where, "npy version 1 or 2", version, "Save it with numpy.savez.")
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        self.shape, fortran, self.dtype = read_header(self._stream)
-        if self.dtype.hasobject or fortran or not self.shape:
-            raise problem(
-                self.where,
-                expected="rows of numbers in C order",
-                found=f"dtype {self.dtype}, shape {self.shape}{', Fortran order' if fortran else ''}",
-                fix="Save it again from a numeric, C-contiguous array.",
-            )
+        self.shape, fortran, self.dtype = read_header(stream)
+        good = not self.dtype.hasobject and not fortran and self.shape
+        found = f"dtype {self.dtype}, shape {self.shape}{', Fortran order' if fortran else ''}"
+        fix = "Save it again from a numeric, C-contiguous array."
+        check(good, where, "rows of numbers in C order", found, fix)
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=object))
-        claimed = self.shape[0] * self._row_bytes + self._stream.tell()
-        if claimed != entry.file_size or claimed > 2000 * (entry.compress_size + 1):
-            raise problem(
-                self.where, expected=f"{claimed} bytes", found=entry.file_size, fix="Restore the file from its origin."
-            )
+        claimed = self.shape[0] * self._row_bytes + stream.tell()
+        fits = claimed == entry.file_size and claimed <= 2000 * (entry.compress_size + 1)
+        check(fits, where, f"{claimed} bytes", entry.file_size)
 
-    def rows(self, count: int) -> np.ndarray:
-        """The next `count` rows."""
+    def read_rows(self, count: int) -> np.ndarray:
+        """Read the next `count` rows."""
         content = self._stream.read(count * self._row_bytes)
-        if len(content) != count * self._row_bytes:
-            raise problem(self.where, expected=f"{count} more rows", found="the end", fix="Download it again.")
+        check(len(content) == count * self._row_bytes, self.where, f"{count} more rows", "the end")
         return np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
 
 
 @contextmanager
-def _columns(path: Path, wanted: set[str] | None = None) -> Iterator[dict[str, Column]]:
-    """The arrays of a file, each at its first row, until the block ends."""
+def _open_columns(path: Path) -> Iterator[dict[str, Column]]:
+    """Open the arrays of a file, each at its first row."""
     with zipfile.ZipFile(path) as archive, ExitStack() as streams:
         columns = {}
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
-            if wanted is None or name in wanted:
-                stream = streams.enter_context(archive.open(entry))
-                columns[name] = Column(stream, entry, f"{path}, key {name!r}")
+            columns[name] = Column(streams.enter_context(archive.open(entry)), entry, f"{path}, key {name!r}")
         yield columns
 
 
-def read(path: Path, options: ImportOptions) -> ForeignDataset:
-    if not zipfile.is_zipfile(path):
-        raise problem(path, expected="an npz (zip) file", found="another file", fix="Check the path or --format.")
+def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
+    check(zipfile.is_zipfile(path), path, "an npz (zip) file", "another file", "Check the path or --format.")
     action_key, reward_key = key_of("action", "actions", options), key_of("reward", "rewards", options)
-    with _columns(path) as columns:
+    with _open_columns(path) as columns:
         terminals = require(columns, "terminals", path)
         num_rows = terminals.shape[0]
-        named = {key for keys in options.keys.values() for key in keys}
-        usable = {name: column for name, column in columns.items() if name == "observations" or name in named}
-        pictures = {name for name, column in usable.items() if is_image(column.shape[1:], column.dtype)}
-        keys = choose_keys(sorted(usable.keys() - pictures), sorted(pictures), options, path)
-        needed = {key for parts in keys.values() for key in parts} | {action_key}
-        used = needed | ({reward_key, "masks"} & columns.keys())
+        names = columns.keys() & ({"observations"} | options.named_keys)
+        keys = choose_array_keys({name: columns[name] for name in names}, options, path)
+        used = {*used_keys(keys), action_key} | ({reward_key, "masks"} & columns.keys())
         for name in sorted(used):
             check_length(require(columns, name, path).shape[0], (num_rows,), f"{path}, key {name!r}")
-        ends = np.flatnonzero(as_vector(terminals.rows(num_rows), f"{path}, key 'terminals'")) + 1
-    notes = [] if "masks" in used else ["OGBench's terminals are ends of trajectories: all count as time limits."]
-    if reward_key not in used:
-        notes.append("No rewards: they are 0. Give the dataset rewards with a relabelling.")
-    if not len(ends) or ends[-1] != num_rows:
-        notes.append(f"The last {num_rows - (ends[-1] if len(ends) else 0)} rows have no end: kept as truncated.")
-        ends = np.append(ends, num_rows)
-    if num_rows <= len(ends):
-        raise problem(path, expected="at least one transition", found=f"{num_rows} rows", fix="Check the file.")
+        flags = as_vector(terminals.read_rows(num_rows), f"{path}, key 'terminals'")
+    notes = [] if "masks" in used else ["OGBench's terminals are ends of episodes: all count as time limits."]
+    notes += [] if reward_key in used else [NO_REWARDS]
+    ends = split_ends(flags, notes)
+    check(num_rows > len(ends), path, "at least one transition", f"{num_rows} rows", "Check the file.")
 
     def episodes() -> Iterator[Episode]:
-        with _columns(path, used) as columns:
+        with _open_columns(path) as columns:
             for index, count in enumerate(np.diff(np.append(0, ends)).tolist()):
-                part = {name: column.rows(count) for name, column in columns.items()}
+                raw = {name: columns[name].read_rows(count) for name in used}
                 if count < 2:
-                    notes.append(f"Trajectory {index} has one state and no transition: left out.")
+                    notes.append(f"Episode {index} has one state and no transition: left out.")
                     continue
-                over = bool("masks" in part and as_vector(part["masks"], f"{path}, key 'masks'")[-2] == 0)
                 yield build_episode(
-                    f"{path}, trajectory {index}",
-                    source=path,
+                    f"{path}, episode {index}",
                     keys=keys,
-                    raw=part,
-                    action=part[action_key][:-1],
-                    reward=part[reward_key][:-1] if reward_key in part else np.zeros(count - 1, np.float32),
-                    terminated=over,
-                    truncated=not over,
-                    instruction=options.instruction or "",
+                    raw=raw,
+                    action=raw[action_key][:-1],
+                    reward=raw[reward_key][:-1] if reward_key in raw else None,
+                    terminated="masks" in raw and not as_vector(raw["masks"], f"{path}, key 'masks'")[-2],
                 )
 
-    return ForeignDataset(
-        format="ogbench",
-        path=path,
-        keys=keys,
-        episodes=episodes(),
-        num_episodes=len(ends),
-        fps=options.fps,
-        notes=notes,
-    )
+    return ForeignDataset(keys=keys, episodes=episodes(), num_episodes=len(ends), notes=notes)

@@ -1,13 +1,13 @@
 """RLDS, as TensorFlow Datasets writes it: TFRecord files whose examples are whole episodes.
 
-Time alignment: step t holds the observation, the action taken in it and the reward that action gave. In the RLDS
-specification the last step is only an observation (its action, reward and discount mean nothing): T + 1 steps are T
-transitions. Many robot datasets (Open X-Embodiment) instead store a real action and reward in the last step, and no
-observation after it: T steps are T transitions. Nothing in a file says which. With --last-step auto the first episode
-decides: a last step whose action and reward are all 0 or NaN is an observation. The summary says what was decided.
+Time alignment: step t holds the observation, the action taken in it and the reward of that action. In the RLDS
+specification the last step is only an observation: its action, reward and discount mean nothing. So T + 1 steps are T
+transitions. Many robot datasets (Open X-Embodiment) store a real action and reward in the last step, and no observation
+after it. There T steps are T transitions. Nothing in a file says which. With --last-step auto the first episode
+decides: a last step whose action and reward are all 0 or NaN is an observation. The summary names the decision.
 
 Ends: `is_terminal` of the last step is a true termination, its absence a time limit. Without `is_terminal`, a last
-`discount` of 0 is one; without both, every end counts as a time limit.
+`discount` of 0 is a termination. Without both, every end counts as a time limit.
 """
 
 import re
@@ -19,22 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.spec import STATE
 from pac.files import problem
-from pac.formats.common import (
-    STATE,
-    ForeignDataset,
-    ImportOptions,
-    build_episode,
-    choose_keys,
-    key_of,
-    load_json,
-    require,
-)
-from pac.formats.tfrecord import Values, parse_example, records
+from pac.formats.checks import CHOOSE_KEYS, check, load_json, require
+from pac.formats.common import NO_REWARDS, ForeignDataset, build_episode
+from pac.formats.options import ImportOptions, choose_keys, key_of, used_keys
+from pac.formats.tfrecord import Values, parse_example, read_records
 from pac.types import Episode
 
 OBSERVATION = "steps/observation/"
-TEXTS = (  # where an instruction may stand
+TEXTS = (  # features that may hold the instruction
     "steps/language_instruction",
     "steps/observation/natural_language_instruction",
     "steps/observation/language_instruction",
@@ -42,13 +36,9 @@ TEXTS = (  # where an instruction may stand
 )
 
 
-def detect(path: Path) -> bool:
-    return ".tfrecord" in path.name or (path.is_dir() and bool(_folder(path)))
-
-
 @dataclass(frozen=True)
 class _Layout:
-    """Which features of an example are what; the same for all examples of a source."""
+    """Names and shapes of the features to read, the same for all examples of a source."""
 
     keys: dict[str, tuple[str, ...]]
     actions: tuple[str, ...]
@@ -57,26 +47,27 @@ class _Layout:
     shapes: dict[str, tuple[int, ...]]
 
 
-def read(path: Path, options: ImportOptions) -> ForeignDataset:
+def detect(path: Path) -> bool:
+    return ".tfrecord" in path.name or (path.is_dir() and bool(_folder(path)))
+
+
+def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     files, shapes = _shards(path, options)
-    parsed = ((f"{file}, record {i}", record) for file in files for i, record in enumerate(records(file)))
-    examples = ((where, parse_example(record, where)) for where, record in parsed)
+    examples = chain.from_iterable(map(_examples, files))
     first = next(examples, None)
     if first is None:
         raise problem(path, expected="at least one episode", found="none", fix="Check the download.")
     layout = _layout(*first, options, shapes)
-    notes: list[str] = []
-    if layout.reward not in first[1]:
-        notes.append("No rewards: they are 0. Give the dataset rewards with a relabelling.")
+    notes = [] if layout.reward in first[1] else [NO_REWARDS]
     if "steps/is_terminal" not in first[1] and "steps/discount" not in first[1]:
         notes.append("Neither is_terminal nor discount: every end counts as a time limit.")
     last_is_observation = options.last_step == "observation"
     if options.last_step == "auto":
         _, action, reward = _steps(*first, layout)
         last_is_observation = not np.nan_to_num(np.append(action[-1], reward[-1])).any()
-        meaning, other = (
-            ("an observation only", "transition") if last_is_observation else ("a transition", "observation")
-        )
+        meaning, other = "an observation only", "transition"
+        if not last_is_observation:
+            meaning, other = "a transition", "observation"
         notes.append(f"The last step of an episode was taken for {meaning}. If that is wrong: --last-step {other}.")
 
     def episodes() -> Iterator[Episode]:
@@ -86,36 +77,39 @@ def read(path: Path, options: ImportOptions) -> ForeignDataset:
             if stop == 0:
                 notes.append(f"{where}: one observation and no transition: left out.")
                 continue
-            terminated = _is_terminal(example)
             yield build_episode(
                 where,
-                source=path,
                 keys=layout.keys,
                 raw=raw,
                 action=action[:stop],
                 reward=reward[:stop],
-                terminated=terminated,
-                truncated=not terminated,
-                instruction=_text(example, layout) if options.instruction is None else options.instruction,
+                terminated=_is_terminal(example),
+                instruction=_text(example, layout),
             )
 
-    return ForeignDataset(format="rlds", path=path, keys=layout.keys, episodes=episodes(), fps=options.fps, notes=notes)
+    return ForeignDataset(keys=layout.keys, episodes=episodes(), notes=notes)
+
+
+def _examples(file: Path) -> Iterator[tuple[str, dict[str, Values]]]:
+    """Yield the place and the features of each example in a file."""
+    for number, record in enumerate(read_records(file)):
+        where = f"{file}, record {number}"
+        yield where, parse_example(record, where)
 
 
 def _layout(
     where: str, example: Mapping[str, Values], options: ImportOptions, shapes: dict[str, tuple[int, ...]]
 ) -> _Layout:
     found = {name.removeprefix(OBSERVATION): x for name, x in example.items() if name.startswith(OBSERVATION)}
-    pictures = sorted(name for name, values in found.items() if isinstance(values, list) and _is_encoded(values))
+    images = sorted(name for name, values in found.items() if isinstance(values, list) and _is_encoded(values))
     numbers = sorted(name for name, values in found.items() if isinstance(values, np.ndarray))
     state = tuple(name for name in numbers if "language" not in name)  # no embeddings of the task, unless asked for
     options = replace(options, keys={STATE: state, **options.keys})
     parts = sorted(name.removeprefix("steps/") for name in example if name.startswith("steps/action/"))
     actions = options.keys.get("action", ("action",) if "steps/action" in example else tuple(parts))
-    if not actions:
-        raise problem(where, expected="key 'steps/action'", found="none", fix="Name it with --keys action=KEY.")
+    check(actions, where, "key 'steps/action'", "none", "Name it with --keys action=KEY.")
     return _Layout(
-        keys=choose_keys(numbers, pictures, options, f"{where}, steps/observation"),
+        keys=choose_keys(numbers, images, options, f"{where}, steps/observation"),
         actions=tuple(f"steps/{key}" for key in actions),
         reward=f"steps/{key_of('reward', 'reward', options)}",
         texts=tuple(f"steps/{key}" for key in options.keys.get("instruction", ())) or TEXTS,
@@ -126,25 +120,25 @@ def _layout(
 def _steps(
     where: str, example: Mapping[str, Values], layout: _Layout
 ) -> tuple[dict[str, Values], np.ndarray, np.ndarray]:
-    """The steps of an episode: observations by key, actions, rewards; a row for each step."""
+    """Return the observations by key, the actions and the rewards of an episode, one row per step."""
     num_steps = len(_step_flags(example, where))
 
     def rows(name: str) -> Values:
         return _rows(require(example, name, where), num_steps, f"{where}, key {name!r}", layout.shapes.get(name))
 
-    def numbers(name: str) -> np.ndarray:
+    def numbers(name: str) -> Any:
         values = rows(name)
-        if isinstance(values, list):
-            raise problem(f"{where}, key {name!r}", expected="numbers", found="bytes", fix="Map another key.")
+        check(isinstance(values, np.ndarray), f"{where}, key {name!r}", "numbers", "bytes", CHOOSE_KEYS)
         return values
 
-    raw = {key: rows(OBSERVATION + key) for parts in layout.keys.values() for key in parts}
+    raw = {key: rows(OBSERVATION + key) for key in used_keys(layout.keys)}
     action = np.concatenate([numbers(name) for name in layout.actions], axis=1)
     reward = numbers(layout.reward) if layout.reward in example else np.zeros((num_steps, 1), np.float32)
     return raw, action, reward
 
 
 def _is_terminal(example: Mapping[str, Values]) -> bool:
+    """Return whether the last step is a termination."""
     for name, end in (("steps/is_terminal", 1), ("steps/discount", 0)):
         values = example.get(name)
         if isinstance(values, np.ndarray) and len(values):
@@ -153,6 +147,7 @@ def _is_terminal(example: Mapping[str, Values]) -> bool:
 
 
 def _text(example: Mapping[str, Values], layout: _Layout) -> str:
+    """Return the instruction of an episode."""
     for name in layout.texts:
         values = example.get(name)
         if isinstance(values, list) and values:
@@ -161,7 +156,7 @@ def _text(example: Mapping[str, Values], layout: _Layout) -> str:
 
 
 def _folder(path: Path) -> Path | None:
-    """The folder that holds the records: the one given, or its newest version."""
+    """Return the folder that holds the records: `path` itself, or its newest version."""
     for folder in (path, *sorted((child for child in path.iterdir() if child.is_dir()), reverse=True)):
         if any(folder.glob("*.tfrecord*")):
             return folder
@@ -169,32 +164,26 @@ def _folder(path: Path) -> Path | None:
 
 
 def _shards(path: Path, options: ImportOptions) -> tuple[list[Path], dict[str, tuple[int, ...]]]:
-    """The files of one split, all of them, and the shapes of their features where features.json tells."""
+    """Return all files of one split, and the shapes of their features if features.json holds them."""
     folder = path.parent if path.is_file() else _folder(path) if path.is_dir() else None
     if folder is None:
         raise problem(path, expected="*.tfrecord files", found="none", fix="Give the folder that holds them.")
     shapes = _shapes(load_json(folder / "features.json")) if (folder / "features.json").is_file() else {}
     if path.is_file():
         return [path], shapes
-    files = sorted(file for file in folder.glob("*.tfrecord*") if file.is_file())
     splits: dict[str, list[Path]] = {}
-    for file in files:
+    for file in sorted(file for file in folder.glob("*.tfrecord*") if file.is_file()):
         splits.setdefault(file.name.split(".tfrecord")[0].rsplit("-", 1)[-1], []).append(file)
     split = options.split or ("train" if "train" in splits else min(splits))
     chosen: list[Path] = require(splits, split, f"{folder}, splits")
     counts = {int(match[1]) for file in chosen if (match := re.search(r"-of-(\d+)$", file.name))}
-    if counts and counts != {len(chosen)}:
-        raise problem(
-            f"{folder}, split {split!r}",
-            expected=f"{max(counts)} shards, as the file names say",
-            found=len(chosen),
-            fix="Download the missing ones.",
-        )
+    where, expected = f"{folder}, split {split!r}", f"{max(counts, default=0)} shards, as the file names say"
+    check(not counts or counts == {len(chosen)}, where, expected, len(chosen), "Download the missing ones.")
     return chosen, shapes
 
 
 def _shapes(features: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of one step from TFDS's features.json: {"steps/action": (7,)}."""
+    """Return the shapes of one step from TFDS's features.json: {"steps/action": (7,)}."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def visit(node: Any, name: str) -> None:
@@ -213,27 +202,23 @@ def _shapes(features: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _step_flags(example: Mapping[str, Values], where: str) -> Values:
-    """`is_last` or `is_first`: one for each step; an end in the middle is an error."""
+    """Return `is_last` or `is_first`, one flag per step. A flag inside the episode is an error."""
     name = "steps/is_last" if "steps/is_last" in example else "steps/is_first"
     flags: Values = require(example, name, where)
     edge = np.asarray(flags)[:-1] if name == "steps/is_last" else np.asarray(flags)[1:]
-    if isinstance(flags, list) or not len(flags) or edge.any():
-        raise problem(
-            f"{where}, key {name!r}", expected="one flag a step, set at the edge only", found=flags, fix="Repair it."
-        )
+    good = not isinstance(flags, list) and len(flags) and not edge.any()
+    check(good, f"{where}, key {name!r}", "one flag per step, set at the edge only", flags)
     return flags
 
 
-def _rows(values: Values, num_steps: int, where: str, shape: tuple[int, ...] | None = None) -> Values:
-    """One row for each step; `shape` is what features.json says of a row."""
+def _rows(values: Values, num_steps: int, where: str, shape: tuple[int, ...] | None) -> Values:
+    """Return one row per step. `shape` is that of a row in features.json."""
     width = None if shape is None or -1 in shape else int(np.prod(shape, dtype=object))
     if isinstance(values, list):
         width = 1
-    if len(values) % num_steps or (width is not None and len(values) != num_steps * width):
-        wanted = f"{num_steps} x {width}" if width is not None else f"a multiple of {num_steps}"
-        raise problem(
-            where, expected=f"{wanted} values for {num_steps} steps", found=len(values), fix="Repair the episode."
-        )
+    good = len(values) % num_steps == 0 if width is None else len(values) == num_steps * width
+    expected = f"a multiple of {num_steps} values" if width is None else f"{num_steps} x {width} values"
+    check(good, where, f"{expected}, for {num_steps} steps", len(values))
     return values if isinstance(values, list) else values.reshape(num_steps, -1 if len(values) else 0)
 
 

@@ -1,23 +1,23 @@
 """TD-MPC2's multi-task data (mt30, mt80): `chunk_N.pt`, a TensorDict of [episodes, T + 1] rows.
 
-Time alignment: row t of `action` and `reward` is the action that led *to* row t of `obs`, and its reward; row 0 of
-both is a placeholder (NaN). So `Episode.action[t]` is row t + 1 of `action`, and there are T + 1 observations.
+Time alignment: row t of `action` and `reward` is the action that led *to* row t of `obs`, and its reward. Row 0 of both
+is a placeholder (NaN). So `Episode.action[t]` is row t + 1 of `action`, and there are T + 1 observations.
 
-Ends: every episode runs to its time limit; the format holds no terminals, and every end counts as a time limit.
+Ends: every episode runs to its time limit. The format holds no terminals, so every end counts as a time limit.
 
-Observations and actions are padded with zeros to the widest task. With --task only that task is read and the
-padding is cut; without, it is kept.
+Observations and actions are padded with zeros to the widest task. With --task only that task is read and its padding is
+cut. Without --task the padding is kept.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pac.config import suggest
-from pac.files import problem
-from pac.formats.common import ForeignDataset, ImportOptions, build_episode, choose_keys, key_of, require
+from pac.formats.checks import CHECK_PATH, check, require
+from pac.formats.common import ForeignDataset, build_episode
+from pac.formats.options import ImportOptions, choose_keys, key_of
 from pac.formats.tensorfile import read_tensors
 from pac.types import Episode
 
@@ -44,92 +44,73 @@ def detect(path: Path) -> bool:
     return path.suffix == ".pt" or (path.is_dir() and any(path.glob("chunk_*.pt")))
 
 
-def read(path: Path, options: ImportOptions) -> ForeignDataset:
+def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     files = [path] if path.is_file() else sorted(path.glob("*.pt"), key=lambda file: (len(file.name), file.name))
-    if not files:
-        raise problem(path, expected="chunk_0.pt, chunk_1.pt, ...", found="none", fix="Check the path.")
-    if options.task is not None and options.task not in TASKS:
-        raise problem(
-            "--task", expected="a task of mt80", found=repr(options.task), fix=suggest(options.task, TASKS).strip()
-        )
+    check(files, path, "chunk_0.pt, chunk_1.pt, ...", "none", CHECK_PATH)
+    task = options.task
+    known = task is None or task in TASKS
+    check(known, "--task", "a task of mt80", repr(task), "" if known else suggest(str(task), TASKS).strip())
     names = {"obs": "obs", "action": key_of("action", "action", options), "reward": key_of("reward", "reward", options)}
-    names["task"] = "task"
-    chunks = [_chunk(file, names) for file in files]
-    rows = [_chosen(chunk, options) for chunk in chunks]
-    if not any(len(chosen) for chosen in rows):
-        raise problem(path, expected=f"episodes of task {options.task!r}", found="none", fix="Read another chunk.")
+    chunks = [_read_chunk(file, names | {"task": "task"}) for file in files]
+    rows = [_rows_of(chunk["task"], task) for chunk in chunks]
+    check(any(map(len, rows)), path, f"episodes of task {task!r}", "none", "Read another chunk.")
     keys = choose_keys(["obs"], [], options, path)
     notes = ["TD-MPC2's format has no terminals: every end counts as a time limit."]
-    width = {name: max(chunk[name].shape[2] for chunk in chunks) for name in ("obs", "action")}
-    if options.task is None:
+    if task is None:
+        width = {name: max(chunk[name].shape[2] for chunk in chunks) for name in ("obs", "action")}
         notes.append("Observations and actions keep their zero padding; --task imports one task and cuts it.")
     else:
-        width = {name: _used(chunks, rows, name) for name in ("obs", "action")}
+        width = {name: _used_width(chunks, rows, name) for name in ("obs", "action")}
 
     def episodes() -> Iterator[Episode]:
         for file, chunk, chosen in zip(files, chunks, rows, strict=True):
             for index in chosen.tolist():
-                task = int(chunk["task"][index].flat[0])
-                name = TASKS[task] if 0 <= task < len(TASKS) else f"task {task}"
+                number = int(chunk["task"][index].flat[0])
                 yield build_episode(
                     f"{file}, episode {index}",
-                    source=file,
+                    source=str(file),
                     keys=keys,
                     raw={"obs": chunk["obs"][index, :, : width["obs"]]},
                     action=chunk["action"][index, 1:, : width["action"]],
                     reward=chunk["reward"][index, 1:],
                     terminated=False,
-                    truncated=True,
-                    instruction=options.instruction if options.instruction is not None else name,
+                    instruction=TASKS[number] if 0 <= number < len(TASKS) else f"task {number}",
                 )
 
     return ForeignDataset(
-        format="tdmpc2",
-        path=path,
         keys=keys,
         episodes=episodes(),
         num_episodes=sum(map(len, rows)),
-        fps=options.fps,
         action_low=-np.ones(width["action"], np.float32),
         action_high=np.ones(width["action"], np.float32),
         notes=notes,
     )
 
 
-def _chunk(file: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
-    """The four arrays of a file, with matching shapes."""
+def _read_chunk(file: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
+    """Read the four arrays of a file. Raise unless their shapes match."""
     tensors = read_tensors(file)
     chunk = {name: require(tensors, key, file) for name, key in names.items()}
-    lengths = {name: array.shape[:2] for name, array in chunk.items()}
-    if (
-        len(set(lengths.values())) > 1
-        or chunk["obs"].ndim != 3
-        or chunk["action"].ndim != 3
-        or chunk["reward"].ndim < 2
-    ):
-        shapes = {name: array.shape for name, array in chunk.items()}
-        raise problem(
-            file,
-            expected="obs and action (episode, time, width), and the rest alike",
-            found=shapes,
-            fix="Check the file.",
-        )
-    if chunk["task"].dtype.kind not in "iu":
-        raise problem(f"{file}, key 'task'", expected="integers", found=chunk["task"].dtype, fix="Check the file.")
+    shapes = {name: array.shape for name, array in chunk.items()}
+    good = len({shape[:2] for shape in shapes.values()}) == 1
+    good = good and len(shapes["obs"]) == 3 and len(shapes["action"]) == 3 and len(shapes["reward"]) >= 2
+    check(good, file, "obs and action (episode, time, width), and the others alike", shapes, "Check the file.")
+    dtype = chunk["task"].dtype
+    check(dtype.kind in "iu", f"{file}, key 'task'", "integers", dtype, "Check the file.")
     return chunk
 
 
-def _chosen(chunk: dict[str, np.ndarray], options: ImportOptions) -> np.ndarray:
-    """Indices of the episodes to read."""
-    task = chunk["task"].reshape(len(chunk["task"]), -1)[:, 0]
-    return np.arange(len(task)) if options.task is None else np.flatnonzero(task == TASKS.index(options.task))
+def _rows_of(numbers: np.ndarray, task: str | None) -> np.ndarray:
+    """Return the indices of the episodes to read, from the task numbers of all rows."""
+    first = numbers.reshape(len(numbers), -1)[:, 0]
+    return np.arange(len(first)) if task is None else np.flatnonzero(first == TASKS.index(task))
 
 
-def _used(chunks: list[dict[str, np.ndarray]], rows: list[np.ndarray], name: str) -> int:
-    """Width up to the last column that is not zero everywhere; at least 1."""
+def _used_width(chunks: list[dict[str, np.ndarray]], rows: list[np.ndarray], name: str) -> int:
+    """Return the width up to the last column that is not zero everywhere, at least 1."""
     widest = 1
     for chunk, chosen in zip(chunks, rows, strict=True):
         for index in chosen.tolist():
-            used: Any = np.flatnonzero(np.nan_to_num(chunk[name][index]).any(0))
-            widest = max(widest, int(used[-1]) + 1 if len(used) else 1)
+            used = np.flatnonzero(np.nan_to_num(chunk[name][index]).any(0))
+            widest = max(widest, *(used + 1).tolist())
     return widest

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 
 from pac.files import problem
-from pac.formats.common import reading
-
-FIX = "The file is damaged: download it again, or save it again with torch.save."
+from pac.formats.checks import check, reading
 
 
 class _Record:
@@ -43,26 +41,31 @@ _STAND_INS: list[Any] = [
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """Return every tensor in the saved dictionary or TensorDict by name, memory-mapped."""
     with reading(path, "torch.save"):
-        if not zipfile.is_zipfile(path):
-            raise problem(path, expected="a file of torch.save (a zip archive)", found="another file", fix=FIX)
+        check(zipfile.is_zipfile(path), path, "a file of torch.save (a zip archive)", "another file")
         sizes = _check_archive(path)
         saved = _load(path)
-        fields = vars(saved).get("_tensordict") if isinstance(saved, _Record) else saved
-        if not isinstance(fields, dict):
-            found = type(saved).__name__
-            raise problem(path, expected="a TensorDict or a dictionary", found=found, fix="Save a TensorDict.")
-        tensors = {str(key): value for key, value in fields.items() if isinstance(value, torch.Tensor)}
-        return {name: _array(value, sizes, f"{path}, key {name!r}") for name, value in tensors.items()}
+        fields: Any = vars(saved).get("_tensordict") if isinstance(saved, _Record) else saved
+        expected = "a TensorDict or a dictionary"
+        check(isinstance(fields, dict), path, expected, type(saved).__name__, "Save a TensorDict.")
+        arrays = {}
+        for name, tensor in fields.items():
+            if isinstance(tensor, torch.Tensor):
+                num_bytes = tensor.untyped_storage().nbytes()
+                whole = num_bytes in sizes and tensor.numel()  # so the tensor stays inside the file
+                found = f"{num_bytes} bytes, for shape {tuple(tensor.shape)}"
+                check(whole, f"{path}, key {name!r}", "a storage of the file, with values", found)
+                arrays[str(name)] = tensor.detach().numpy()
+        return arrays
 
 
 def _check_archive(path: Path) -> set[int]:
-    """Check the checksums of all entries, since torch does not, and return the sizes of the storages in bytes."""
+    """Check the checksums of all entries, since torch does not. Return the sizes of the storages in bytes."""
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise problem(path, expected="uncompressed data, as torch writes", found="compressed data", fix=FIX)
-        if damaged := archive.testzip():
-            raise problem(f"{path}, {damaged}", expected="data with the right checksum", found="another one", fix=FIX)
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        check(stored, path, "uncompressed data, as torch writes", "compressed data")
+        damaged = archive.testzip()
+        check(not damaged, f"{path}, {damaged}", "data with the right checksum", "another one")
     return {entry.file_size for entry in entries if "/data/" in entry.filename}
 
 
@@ -80,12 +83,3 @@ def _load(path: Path) -> Any:
             found=f"{found}, which is not needed for that and could run code",
             fix="Do not load this file in another way, unless you trust its author.",
         ) from error
-
-
-def _array(tensor: torch.Tensor, sizes: set[int], where: str) -> np.ndarray:
-    """Return a tensor as an array, once it is sure that the tensor is one whole storage of the file."""
-    num_bytes = tensor.untyped_storage().nbytes()
-    if num_bytes not in sizes or not tensor.numel():
-        found = f"{num_bytes} bytes, for shape {tuple(tensor.shape)}"
-        raise problem(where, expected="a storage of the file, with values", found=found, fix=FIX)
-    return tensor.detach().numpy()

@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 
 from pac.files import problem
-from pac.formats.common import need
+from pac.formats.checks import DAMAGED, check, need
 
 Values = np.ndarray | list[bytes]
 
 
-def records(path: Path) -> Iterator[bytes]:
-    """The payloads of a TFRecord file, each checked against its checksum."""
+def read_records(path: Path) -> Iterator[bytes]:
+    """Yield the payloads of a TFRecord file, each checked against its checksum."""
     crc32c = need("google_crc32c", "formats").value
     size = path.stat().st_size
     with path.open("rb") as file:
         while head := file.read(12):
             where = f"{path}, byte {file.tell() - len(head)}"
-            _check(len(head) == 12, where, "a record header of 12 bytes", f"{len(head)} bytes")
+            check(len(head) == 12, where, "a record header of 12 bytes", f"{len(head)} bytes")
             length, checksum = struct.unpack("<QI", head)
-            _check(checksum == _masked(crc32c(head[:8])), where, "a length with the right checksum", "another checksum")
-            _check(length + 4 <= size - file.tell(), where, f"a record of {length} bytes", "the end of the file")
+            check(checksum == _masked(crc32c(head[:8])), where, "a length with the right checksum", "another checksum")
+            check(length + 4 <= size - file.tell(), where, f"a record of {length} bytes", "the end of the file")
             payload = file.read(length)
             (checksum,) = struct.unpack("<I", file.read(4))
-            _check(checksum == _masked(crc32c(payload)), where, "a record with the right checksum", "another checksum")
+            check(checksum == _masked(crc32c(payload)), where, "a record with the right checksum", "another checksum")
             yield payload
 
 
@@ -39,37 +39,31 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _check(good: bool, where: object, expected: str, found: str) -> None:
-    if not good:
-        raise problem(where, expected=expected, found=found, fix="The file is damaged: download it again.")
-
-
 def parse_example(payload: bytes, where: object) -> dict[str, Values]:
-    """Feature name -> values: float32 or int64 arrays, or lists of bytes."""
+    """Return the features by name: float32 or int64 arrays, or lists of bytes."""
     features: dict[str, Values] = {}
     for features_message in _messages(memoryview(payload), 1, where):
         for entry in _messages(features_message, 1, where):
             names = [bytes(name).decode("utf-8") for name in _messages(entry, 1, where)]
-            lists = [item for number, item in _fields(entry, where) if number == 2]
-            _check(len(names) == 1 and len(lists) == 1, where, "one name and one value in a feature", "others")
+            lists = _messages(entry, 2, where)
+            check(len(names) == 1 and len(lists) == 1, where, "one name and one value in a feature", "others")
             features[names[0]] = _feature(lists[0], f"{where}, key {names[0]!r}")
     return features
 
 
 def _feature(message: Any, where: object) -> Values:
-    """The one list in a Feature message: 1 bytes, 2 floats, 3 integers."""
+    """Return the one list in a Feature message: field 1 holds bytes, 2 floats, 3 integers."""
     content: list[bytes] = []
     arrays: list[np.ndarray] = []
     kind = 0
     for number, inner in _fields(message, where):
-        _check(number in (1, 2, 3) and kind in (0, number), where, "a list of one kind", f"field {number}")
+        check(number in (1, 2, 3) and kind in (0, number), where, "a list of one kind", f"field {number}")
         kind = number
-        for field, item in _fields(inner, where):
-            _check(field == 1, where, "field 1 of a list", f"field {field}")
+        for item in _messages(inner, 1, where):
             if kind == 1:
                 content.append(bytes(item))
             elif kind == 2:
-                _check(len(item) % 4 == 0, where, "whole floats", f"{len(item)} bytes")
+                check(len(item) % 4 == 0, where, "whole floats", f"{len(item)} bytes")
                 arrays.append(np.frombuffer(item, "<f4"))
             else:
                 arrays.append(np.array([item]) if isinstance(item, int) else _varints(item, where))
@@ -80,40 +74,46 @@ def _feature(message: Any, where: object) -> Values:
 
 
 def _messages(message: Any, number: int, where: object) -> list[Any]:
+    """Return the contents of all fields with this number."""
     return [item for found, item in _fields(message, where) if found == number]
 
 
 def _fields(message: Any, where: object) -> Iterator[tuple[int, Any]]:
-    """(field number, content) of a protobuf message: an int for a varint, a view of the bytes for all else."""
-    _check(isinstance(message, memoryview), where, "a message", "a number")
+    """Yield (field number, content) of a protobuf message: an int for a varint, else a view of the bytes."""
+    check(isinstance(message, memoryview), where, "a message", "a number")
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at, where)
         number, wire = tag >> 3, tag & 7
         if wire == 0:
             value, at = _varint(message, at, where)
-            yield number, value - (1 << 64) if value >> 63 else value
+            yield number, _signed(value)
             continue
         if wire == 2:
             length, at = _varint(message, at, where)
         else:
-            _check(wire in (1, 5), where, "a protobuf wire type of 0, 1, 2 or 5", str(wire))
+            check(wire in (1, 5), where, "a protobuf wire type of 0, 1, 2 or 5", wire)
             length = 8 if wire == 1 else 4
-        _check(at + length <= end, where, f"a field of {length} bytes", f"{end - at} bytes")
+        check(at + length <= end, where, f"a field of {length} bytes", f"{end - at} bytes")
         yield number, message[at : at + length]
         at += length
 
 
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
 def _varint(message: Any, at: int, where: object) -> tuple[int, int]:
+    """Return the number at a position, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
-        _check(at < len(message), where, "more bytes of a number", "the end of the message")
+        check(at < len(message), where, "more bytes of a number", "the end of the message")
         byte = message[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (2**64 - 1), at
-    raise problem(where, expected="a number of at most 10 bytes", found="more", fix="Download the file again.")
+    raise problem(where, expected="a number of at most 10 bytes", found="more", fix=DAMAGED)
 
 
 def _varints(packed: Any, where: object) -> np.ndarray:
@@ -123,5 +123,5 @@ def _varints(packed: Any, where: object) -> np.ndarray:
     numbers, at = [], 0
     while at < len(packed):
         value, at = _varint(packed, at, where)
-        numbers.append(value - (1 << 64) if value >> 63 else value)
+        numbers.append(_signed(value))
     return np.array(numbers, np.int64)

@@ -23,7 +23,8 @@ from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.files import problem, progress_bar
 from pac.formats import lerobot_out, minari_out, open_source
-from pac.formats.common import ForeignDataset, ImportOptions
+from pac.formats.common import ForeignDataset
+from pac.formats.options import ImportOptions
 from pac.types import Episode
 
 EXPORTS = ("lerobot", "minari")
