@@ -153,13 +153,21 @@ def rename_counts(table: Any) -> Any:
     return table
 
 
-def rename_mixture(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json of a run's folder with its mixture under the present names."""
-    plan = config.get("mixture")
-    if not isinstance(plan, Mapping) or not isinstance(plan.get("datasets"), list):
-        return dict(config)
-    rows = [rename_keys(row, MIXTURE_KEYS) for row in plan["datasets"]]
-    return {**config, "mixture": {**rename_keys(plan, MIXTURE_KEYS), "datasets": rows}}
+def rename_run_config(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json of a run's folder, its recipe and its mixture, under the present names."""
+    renamed = dict(content)
+    if isinstance(recipe := content.get("config"), Mapping):
+        renamed["config"] = _rename_everywhere(rename_recipe(recipe, warn=False), MIXTURE_KEYS)
+    if isinstance(plan := content.get("mixture"), Mapping):
+        renamed["mixture"] = _rename_everywhere(plan, MIXTURE_KEYS)
+    return renamed
+
+
+def _rename_everywhere(value: Any, names: Mapping[str, str]) -> Any:
+    """Return nested tables and lists with keys renamed at every depth."""
+    if isinstance(value, Mapping):
+        return {names.get(key, key): _rename_everywhere(item, names) for key, item in value.items()}
+    return [_rename_everywhere(item, names) for item in value] if isinstance(value, list) else value
 
 
 def rename_weight(name: str) -> str:

@@ -42,7 +42,7 @@ def test_runs_checkpoints_and_plain_folders(tmp_path: Path) -> None:
     again = PAC.from_pretrained(tmp_path / "run")
     again.save_pretrained(tmp_path / "plain")
     assert torch.equal(PAC.from_pretrained(tmp_path / "plain").latents, expected)
-    with pytest.raises(ValueError, match="Checkpoints of `pac train` have it"):
+    with pytest.raises(ValueError, match="Use a checkpoint of `pac train`"):
         load(tmp_path / "plain")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pac.evaluation.records import EpisodeRecord, partial_path
 from pac.evaluation.records import read_evaluation as read_records
 from pac.evaluation.video import file_name
-from pac.old_names import rename_mixture
+from pac.old_names import rename_run_config
 from pac.training.run_dir import CONFIG
 
 EXPECTED = (
@@ -140,7 +140,7 @@ def number(value: Any) -> float:
 
 def _run(path: Path, name: str, label: str | None) -> LoadedRun:
     config, notes = _json(path / CONFIG)
-    config = rename_mixture(config)
+    config = rename_run_config(config)
     whole = {"config", "model", "steps"} <= config.keys()
     if (config and not whole) or not (whole or notes or (path / "metrics.jsonl").is_file()):
         raise ValueError(f"{path}: expected {EXPECTED}, found {_listing(path)}.")

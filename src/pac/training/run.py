@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pac.config import CollectConfig, ObjectiveConfig, Schedules
 from pac.model.pac import count_parameters
-from pac.old_names import rename_mixture
+from pac.old_names import rename_run_config
 from pac.recipe import SECTIONS, RunConfig
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import make_console
@@ -95,7 +95,7 @@ def _prepare(
 
 def _compare(before: dict[str, Any], run: Trainer) -> None:
     """Raise if this is not the run that was begun; say what is changed of what may be."""
-    now = json.loads(json.dumps(run.describe(), default=str))
+    before, now = rename_run_config(before), json.loads(json.dumps(run.describe(), default=str))
     for name, old, new in differences(before["config"], now["config"]):
         text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"
         if name.split(".")[0] not in CHANGEABLE:
@@ -104,7 +104,6 @@ def _compare(before: dict[str, Any], run: Trainer) -> None:
                 "the same recipe and overrides, or fine-tune into another folder with --start."
             )
         run.console.print(f"[bold]Going on with another {text}.")
-    before = rename_mixture(before)
     old_data, new_data = ({name: found[name] for name in ("mixture", "value_scales")} for found in (before, now))
     for name, old, new in differences(old_data, new_data):
         raise ValueError(
