@@ -69,7 +69,7 @@ def run_trial(job: EpisodeResult) -> EpisodeResult:
     behaviour.begin(env, np.random.default_rng([seed, 1]))  # 1: a stream apart from the environment's
     while not (over or success):
         observation, reward, terminated, truncated, info = env.step(behaviour.act(observation))
-        total, length, clean = total + reward, length + 1, clean + (behaviour.labels["mood"] == 0)
+        total, length, clean = total + reward, length + 1, clean + (behaviour.labels["fault_mode"] == 0)
         success, over = bool(info.get("success", False)), terminated or truncated
     env.close()
     seconds = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""A world that only records, for wrappers whose logic needs no simulator."""
+"""An environment without a simulator, for tests of wrappers."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ def still_env(num_actions: int = 2, name: str = "gym/Nothing") -> SimpleNamespac
 
 
 class Ones:
-    """Always acts the same, so that whatever differs was a wrapper's doing."""
+    """A behaviour with constant actions, so that every difference comes from a wrapper."""
 
     def __init__(self) -> None:
         self.labels = dict(CLEAN)
@@ -30,10 +30,10 @@ class Ones:
 def play(
     behaviour: Behaviour, steps: int, seed: int = 0, env: SimpleNamespace | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Actions and moods of an episode that sees nothing."""
+    """Return actions and fault modes of an episode with observations of zeros."""
     behaviour.begin(env or still_env(), np.random.default_rng(seed))
-    actions, moods = [], []
+    actions, modes = [], []
     for _ in range(steps):
         actions.append(behaviour.act({"observation.state": np.zeros(39, np.float32)}))
-        moods.append(behaviour.labels["mood"])
-    return np.array(actions), np.array(moods)
+        modes.append(behaviour.labels["fault_mode"])
+    return np.array(actions), np.array(modes)

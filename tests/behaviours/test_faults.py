@@ -18,7 +18,7 @@ def test_a_robot_that_stops_short_is_clean_until_it_stops() -> None:
     np.testing.assert_array_equal(actions, [[1, 1]] * stop + [[0, 0]] * (30 - stop))
 
 
-def test_hesitation_comes_and_goes_and_its_label_is_where_it_stands_still() -> None:
+def test_hesitation_is_labelled_where_the_robot_stands_still() -> None:
     actions, modes = play(Faults(Ones(), hesitate=1.0, act_for=(2, 4), wait_for=(5, 6)), 200)
     still = (actions == 0).all(1)
     np.testing.assert_array_equal(still, modes == FAULT_MODES.index("hesitate"))
@@ -29,13 +29,13 @@ def test_hesitation_comes_and_goes_and_its_label_is_where_it_stands_still() -> N
     assert set(lengths[1::2]) <= {2, 3, 4}
 
 
-def test_slow_takes_a_share_of_the_way_from_standing_still() -> None:
+def test_slow_takes_a_share_of_each_action() -> None:
     actions, modes = play(Faults(Ones(), slow=1.0, speed=(0.25, 0.25)), 5)
     np.testing.assert_allclose(actions, 0.25)
     assert (modes == FAULT_MODES.index("slow")).all()
 
 
-def test_backwards_mirrors_in_the_middle_of_the_bounds_and_comes_only_when_asked_for() -> None:
+def test_backwards_mirrors_actions_and_is_never_a_default() -> None:
     env = still_env()
     env.task.action_low = (0.5, -1.0)
     actions, modes = play(Faults(Ones(), backwards=1.0), 3, env=env)
@@ -53,7 +53,7 @@ def test_standing_still_respects_bounds_that_exclude_zero() -> None:
     np.testing.assert_array_equal(actions, [[0.5, 0]] * 3)
 
 
-def test_moods_are_drawn_with_their_shares_and_one_lasts_the_episode() -> None:
+def test_fault_modes_are_drawn_by_share_and_last_an_episode() -> None:
     behaviour, found = make("scripted+faults:after=0-0"), []
     for seed in range(600):
         _, modes = play(behaviour, 3, seed, PUSH)
@@ -63,7 +63,7 @@ def test_moods_are_drawn_with_their_shares_and_one_lasts_the_episode() -> None:
         assert abs(np.mean(np.array(found) == FAULT_MODES.index(name)) - share) < 0.06
 
 
-def test_switching_draws_a_new_mood_every_so_many_steps() -> None:
+def test_switching_draws_a_new_fault_mode_within_the_episode() -> None:
     _, modes = play(make("scripted+faults:switch=15-50"), 4000, env=PUSH)
     changes = np.diff(np.flatnonzero(np.diff(modes)))
     assert changes.min() >= 15
@@ -71,7 +71,7 @@ def test_switching_draws_a_new_mood_every_so_many_steps() -> None:
     assert 0.1 < np.mean(modes == 0) < 0.3
 
 
-def test_a_script_is_itself_again_when_its_mood_is_over() -> None:
+def test_a_script_is_clean_again_after_its_fault_mode() -> None:
     behaviour = make("scripted+faults:wrong-goal=0.5,other-skill=0.5")
     clean = play(make("scripted"), 1, env=PUSH)[0]
     assert isinstance(behaviour, Faults)
@@ -81,7 +81,7 @@ def test_a_script_is_itself_again_when_its_mood_is_over() -> None:
     np.testing.assert_array_equal(behaviour.inner.act({"observation.state": np.zeros(39)})[None], clean)
 
 
-def test_a_wrong_goal_lies_as_far_off_as_asked_and_on_the_table() -> None:
+def test_a_wrong_goal_has_the_chosen_distance_and_height() -> None:
     behaviour = make("scripted+wrong-goal:offset=0.1-0.2")
     assert isinstance(behaviour, Faults)
     assert behaviour.script is not None
@@ -108,7 +108,7 @@ def test_an_inner_fault_shows_through_a_clean_outer_wrapper() -> None:
     assert (modes == FAULT_MODES.index("slow")).all()
 
 
-def test_given_shares_stay_and_the_rest_keeps_its_proportions() -> None:
+def test_given_shares_stay_and_the_others_keep_their_proportions() -> None:
     shares = fill_shares({"clean": 0.6}, has_script=True)
     assert shares["clean"] == pytest.approx(0.6)
     assert sum(shares.values()) == pytest.approx(1)

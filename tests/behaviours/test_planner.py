@@ -45,14 +45,14 @@ def test_planning_leaves_the_episode_untouched(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["control/walker.walk", "control/cartpole.swingup", "control/ball_in_cup.catch"])
-def test_the_planner_foresees_what_the_environment_then_pays(task: str) -> None:
+def test_planned_rewards_equal_those_of_the_environment(task: str) -> None:
     env = envs.make(task)
     env.reset(seed=3)
     random, low = np.random.default_rng(0), np.array(env.task.action_low)
     actions = random.uniform(low, env.task.action_high, (3, 12, len(low))).astype(np.float32).astype(np.float64)
-    foreseen = Simulation(env).rewards(actions)
-    paid = [env.step(action.astype(np.float32))[1] for action in actions[1]]
-    np.testing.assert_allclose(foreseen[1], paid, atol=1e-9)
+    planned = Simulation(env).rewards(actions)
+    rewards = [env.step(action.astype(np.float32))[1] for action in actions[1]]
+    np.testing.assert_allclose(planned[1], rewards, atol=1e-9)
 
 
 def test_actions_do_not_depend_on_threads_and_are_the_same_again() -> None:
@@ -71,7 +71,7 @@ def test_more_effort_earns_more() -> None:
     assert acted("random", "control/point_mass.easy", 150)[1] < good / 10
 
 
-def test_faults_that_make_sense_apply_to_plans() -> None:
+def test_faults_apply_to_plans() -> None:
     actions, _ = acted(f"{SMALL}+stop-short:after=2-2", "control/walker.walk", 5)
     assert np.abs(actions[:2]).max() > 0
     np.testing.assert_array_equal(actions[2:], 0)
@@ -111,7 +111,7 @@ def test_weights_follow_returns_whatever_their_scale() -> None:
     np.testing.assert_array_equal(weights(np.zeros(3), 0.1), [0, 0, 1])
 
 
-def test_numbers_replace_what_quality_scales() -> None:
+def test_numbers_replace_the_settings_of_a_quality() -> None:
     good, poor = (settings_for("walker.walk", quality, {}) for quality in ("good", "poor"))
     assert poor.samples < good.samples
     assert poor.replan > good.replan

@@ -25,8 +25,8 @@ def test_scripts_succeed_and_a_script_that_stops_at_once_does_not(task: str) -> 
 
 
 @pytest.mark.parametrize("task", sorted(experts()))
-def test_every_script_acts_on_what_a_wrong_goal_displaces(task: str) -> None:
-    """Guards the table of what each script reads: a displaced position that nobody reads would be no fault."""
+def test_every_script_reads_the_position_that_a_wrong_goal_moves(task: str) -> None:
+    """Moving a position that the script does not read would be no fault."""
     random, script = np.random.default_rng(0), Scripted()
     script.begin(still_env(4, f"metaworld/{task}"), random)
     states = random.uniform((-0.3, 0.4, 0.0) * 13, (0.3, 0.9, 0.4) * 13, (1000, 39))

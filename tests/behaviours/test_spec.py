@@ -25,14 +25,14 @@ def test_options_are_read_as_their_parameters_say() -> None:
     assert behaviour.shares["clean"] == pytest.approx(0.2)
 
 
-def test_a_named_fault_is_the_only_mood() -> None:
+def test_a_named_fault_is_the_only_fault_mode() -> None:
     behaviour = make("scripted+stop-short:after=10-60")
     assert isinstance(behaviour, Faults)
     assert behaviour.shares["stop-short"] == 1
     assert sum(behaviour.shares.values()) == 1
 
 
-def test_mixtures_nest_have_weights_and_know_options_from_parts() -> None:
+def test_mixtures_have_weights_and_may_nest() -> None:
     behaviour = make("mixture(3*scripted+faults:clean=0.5,switch=15-50,mixture(random,scripted),random)")
     assert isinstance(behaviour, BehaviourMixture)
     first, second, third = behaviour.parts

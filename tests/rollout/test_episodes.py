@@ -43,7 +43,7 @@ def test_an_episode_holds_what_happened() -> None:
     np.testing.assert_allclose(trial.values, np.tanh(states[:-1].sum(1)), atol=1e-5)
     assert episode.seed == envs.episode_seed(POINT, 0, 4)
     assert episode.source.startswith(f"swaying in {POINT}, seed 0, episode 4")
-    assert rollout("random", [Job(POINT, 0, 4)], workers=0).__next__().labels["mood"].shape == (trial.length,)
+    assert rollout("random", [Job(POINT, 0, 4)], workers=0).__next__().labels["fault_mode"].shape == (trial.length,)
 
 
 def test_ends_are_told_apart() -> None:

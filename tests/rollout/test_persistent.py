@@ -18,10 +18,10 @@ JOBS, MORE = make_jobs([POINT], 5), make_jobs([POINT], 7, seed=1)
 
 def test_the_same_processes_give_the_same_trials(pids: list[int]) -> None:
     expected = [list(rollout(Swaying(), JOBS, workers=0)), list(rollout("random", MORE, workers=0))]
-    with PersistentWorkers() as crew:
+    with PersistentWorkers() as workers:
         found = [
-            list(rollout(Swaying(), JOBS, workers=2, crew=crew)),
-            list(rollout("random", MORE, workers=2, crew=crew)),
+            list(rollout(Swaying(), JOBS, workers=2, persistent_workers=workers)),
+            list(rollout("random", MORE, workers=2, persistent_workers=workers)),
         ]
         assert len(pids) == 2
         assert all(map(alive, pids))
@@ -32,33 +32,33 @@ def test_the_same_processes_give_the_same_trials(pids: list[int]) -> None:
 
 def test_a_rollout_that_was_broken_off_leaves_no_workers(pids: list[int]) -> None:
     """They are in the midst of episodes that nobody asks for any more."""
-    with PersistentWorkers() as crew:
-        trials = rollout(Swaying(), MORE, workers=1, envs_per_worker=2, crew=crew)
+    with PersistentWorkers() as workers:
+        trials = rollout(Swaying(), MORE, workers=1, envs_per_worker=2, persistent_workers=workers)
         next(trials)
         trials.close()  # type: ignore[attr-defined]
         assert not alive(pids[0])
-        found = list(rollout(Swaying(), JOBS, workers=1, crew=crew))
+        found = list(rollout(Swaying(), JOBS, workers=1, persistent_workers=workers))
     assert len(pids) == 2
     assert_same(found, list(rollout(Swaying(), JOBS, workers=0)))
 
 
 def test_another_set_up_gets_other_workers(pids: list[int]) -> None:
-    with PersistentWorkers() as crew:
-        list(rollout("random", JOBS, workers=1, crew=crew))
-        short = list(rollout("random", JOBS, workers=1, max_steps=2, crew=crew))
+    with PersistentWorkers() as workers:
+        list(rollout("random", JOBS, workers=1, persistent_workers=workers))
+        short = list(rollout("random", JOBS, workers=1, max_steps=2, persistent_workers=workers))
         assert {trial.length for trial in short} == {2}
         assert not alive(pids[0])
-        list(rollout("random", JOBS, workers=0, max_steps=2, crew=crew))
+        list(rollout("random", JOBS, workers=0, max_steps=2, persistent_workers=workers))
         assert not alive(pids[1])
     assert len(pids) == 2
 
 
 def test_a_worker_that_died_in_between_is_replaced(pids: list[int], caplog: pytest.LogCaptureFixture) -> None:
-    with PersistentWorkers() as crew:
-        list(rollout(Swaying(), JOBS, workers=1, crew=crew))
+    with PersistentWorkers() as workers:
+        list(rollout(Swaying(), JOBS, workers=1, persistent_workers=workers))
         os.kill(pids[0], signal.SIGKILL)
         time.sleep(0.1)
-        found = list(rollout(Swaying(), MORE, workers=1, crew=crew))
+        found = list(rollout(Swaying(), MORE, workers=1, persistent_workers=workers))
     assert "SIGKILL" in caplog.text
     assert_same(found, list(rollout(Swaying(), MORE, workers=0)))
 

@@ -33,14 +33,14 @@ def test_a_cluster_of_two_workers_gives_the_same_episodes(tmp_path: Path, monkey
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 @pytest.mark.filterwarnings("ignore")
-def test_a_crew_keeps_its_cluster() -> None:
+def test_persistent_workers_keep_its_cluster() -> None:
     import ray
 
     jobs = make_jobs([POINT], 6)
-    with PersistentWorkers() as crew:
+    with PersistentWorkers() as workers:
         for actor in (Swaying(), "random"):
-            found = list(rollout(actor, jobs, workers=2, ray="local", crew=crew))
+            found = list(rollout(actor, jobs, workers=2, ray="local", persistent_workers=workers))
             assert ray.is_initialized()
             assert_same(found, list(rollout(actor, jobs, workers=0)))
-            assert len(crew._idle) == 2
+            assert len(workers._idle) == 2
     assert not ray.is_initialized()

@@ -1,6 +1,6 @@
-"""Behaviours: data when there is none. What acts without a checkpoint, and wrappers that make its quality a dial.
+"""Behaviours: actors without a checkpoint, for making data, and wrappers that lower its quality.
 
-`make("scripted+faults:clean=0.3,switch=15-50")` builds one; docs/behaviours.md lists them all.
+`make("scripted+faults:clean=0.3,switch=15-50")` builds one. docs/behaviours.md lists all of them.
 """
 
 from pac.behaviours.base import FAULT_MODES, Behaviour

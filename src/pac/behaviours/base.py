@@ -1,25 +1,26 @@
-"""What a behaviour is, the simplest one, and the wrappers that mix behaviours or add independent noise to them.
+"""The interface of a behaviour, uniform actions, mixtures, and wrappers that add independent noise.
 
-Independent noise is not poor data: a clone that takes the likeliest action removes it. For that see `faults`.
+Independent noise is not poor data: a clone that takes the most likely action removes it. `faults` has systematic ones.
 """
 
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-# A mood's place is its number in labels.
+# A fault mode's index in this tuple is its number in labels.
 FAULT_MODES = ("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform", "backwards")
-CLEAN = {"mood": 0.0}
+CLEAN = {"fault_mode": 0.0}
 
 
 @runtime_checkable
 class Behaviour(Protocol):
-    """Acts beside its environment, in the same process, and needs no checkpoint. All that it draws comes from the
-    generator it is given, so an episode is a function of (task, initial state, generator). Seed that generator apart
-    from the environment: with one stream for both, Meta-World's goals would give the moods away.
+    """An actor without a checkpoint, in the process of its environment.
+
+    It draws all random numbers from the generator it is given, so an episode is a function of task, initial state and
+    generator. The generator and the environment need different seeds. Else Meta-World's goals would predict the faults.
     """
 
-    labels: dict[str, float]  # what it did in the last step: "mood" (a place in FAULT_MODES), and "actor" in a mixture
+    labels: dict[str, float]  # of the last step: "fault_mode" (an index of FAULT_MODES), and "actor" in a mixture
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
         """Start an episode of an environment that was just reset."""
@@ -29,7 +30,7 @@ class Behaviour(Protocol):
 
 
 class Random:
-    """Uniform within the bounds, each step anew."""
+    """A behaviour with uniform actions."""
 
     def __init__(self) -> None:
         self.labels = dict(CLEAN)
@@ -43,7 +44,7 @@ class Random:
 
 
 class Wrapper:
-    """Another behaviour, changed: what wrappers share."""
+    """A behaviour that changes the actions of another one."""
 
     def __init__(self, inner: Behaviour) -> None:
         self.inner = inner
@@ -53,16 +54,16 @@ class Wrapper:
         self.inner.begin(env, random)
         self.random, self.bounds = random, bounds(env)
 
-    def limit(self, action: np.ndarray) -> np.ndarray:
+    def clip(self, action: np.ndarray) -> np.ndarray:
         return np.clip(action, *self.bounds).astype(np.float32)
 
     def label(self, mode: int) -> None:
-        """Note the mood of this step; a fault further inside shows through where this wrapper did nothing."""
-        self.labels = {**self.inner.labels, "mood": float(mode or self.inner.labels["mood"])}
+        """Label this step with a fault mode. For mode 0 the label of the inner behaviour stays."""
+        self.labels = {**self.inner.labels, "fault_mode": float(mode or self.inner.labels["fault_mode"])}
 
 
 class Noise(Wrapper):
-    """Adds Gaussian noise to every action: `sigma` is a share of half the range of each dimension."""
+    """A wrapper that adds Gaussian noise. `sigma` is a share of half the range of each dimension."""
 
     def __init__(self, inner: Behaviour, *, sigma: float = 0.3) -> None:
         super().__init__(inner)
@@ -74,11 +75,11 @@ class Noise(Wrapper):
         low, high = self.bounds
         action = self.inner.act(observation)
         self.label(0)
-        return self.limit(action + self.random.normal(0, self.sigma, len(low)) * (high - low) / 2)
+        return self.clip(action + self.random.normal(0, self.sigma, len(low)) * (high - low) / 2)
 
 
 class Uniform(Wrapper):
-    """Replaces an action by a uniform one with probability `p`."""
+    """A wrapper that replaces an action by a uniform one with probability `p`."""
 
     def __init__(self, inner: Behaviour, *, p: float = 0.3) -> None:
         super().__init__(inner)
@@ -87,21 +88,19 @@ class Uniform(Wrapper):
         self.p = p
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
-        action = self.inner.act(observation)  # also when replaced: what it plans goes on, and so do its draws
+        action = self.inner.act(observation)  # also when replaced, so that its plan and its draws go on
         replaced = self.random.random() < self.p
         self.label(FAULT_MODES.index("uniform") if replaced else 0)
-        return self.limit(self.random.uniform(*self.bounds)) if replaced else action
+        return self.clip(self.random.uniform(*self.bounds)) if replaced else action
 
 
 class BehaviourMixture:
-    """Draws one of several behaviours for each episode."""
+    """A behaviour that samples one of several for each episode."""
 
     def __init__(self, parts: list[Behaviour], weights: list[float]) -> None:
         total = float(sum(weights))
         if len(parts) != len(weights) or not parts or min(weights) < 0 or total <= 0:
-            raise ValueError(
-                f"mixture: expected a weight of 0 or more for each of {len(parts)} parts, found {weights}."
-            )
+            raise ValueError(f"mixture: expected {len(parts)} weights of 0 or more, not all 0, found {weights}.")
         self.parts, self.weights = parts, [weight / total for weight in weights]
         self.labels = {**CLEAN, "actor": 0.0}
 
@@ -117,4 +116,5 @@ class BehaviourMixture:
 
 
 def bounds(env: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and the highest action of the environment's task."""
     return np.array(env.task.action_low, np.float64), np.array(env.task.action_high, np.float64)

@@ -1,7 +1,7 @@
-"""A sampling planner for the Control Suite: model predictive path integral control (Williams et al., 2017) on the
-task's own simulator and reward. It needs no training, and its effort is a dial.
+"""A sampling planner for the Control Suite: model predictive path integral control (Williams et al., 2017).
 
-It reads the simulator's state from the environment and plans in copies: the episode itself is not touched.
+It uses the task's own simulator and reward and needs no training. It copies the simulator's state and plans in copies,
+so the episode does not change.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ from pac.config import suggest
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
-    """How hard to think. Times are in control steps."""
+    """Settings of the planner. Times are in control steps."""
 
-    samples: int = 64  # action sequences tried at each replanning; the current plan is one of them
+    samples: int = 64  # action sequences per replanning; the current plan is one of them
     horizon: int = 32  # length of a sequence
-    replan: int = 2  # steps between plannings
+    replan: int = 2  # steps between two plannings
     sigma: float = 0.8  # noise on the plan, a share of half the action range
     temperature: float = 0.05  # of the weights, with returns scaled to [0, 1] over the samples
     hold: int = 1  # noise is drawn every so many steps and is linear between
 
 
-# What suits a task, or a domain; the rest uses the defaults.
+# Settings of a task or a domain. Others use the defaults.
 TABLE: dict[str, PlannerSettings] = {
     "acrobot": PlannerSettings(samples=128, horizon=150, replan=5, hold=10),
     "ball_in_cup": PlannerSettings(samples=64, horizon=40, replan=4, sigma=1.0, hold=8),
@@ -48,7 +48,7 @@ QUALITIES = {"good": (1, 1), "medium": (4, 2), "poor": (16, 4)}  # samples divid
 
 
 class Planner:
-    """Plans by sampling. `quality` scales the task's settings in the table; numbers replace them."""
+    """A behaviour that plans by sampling. `quality` scales the task's settings in the table. Numbers replace them."""
 
     def __init__(
         self,
@@ -60,18 +60,12 @@ class Planner:
         sigma: float | None = None,
         temperature: float | None = None,
         hold: int | None = None,
-        threads: int = 1,  # of the simulator; the actions do not depend on it
+        threads: int = 1,  # of the simulator; they do not change the actions
     ) -> None:
         if quality not in QUALITIES:
-            raise ValueError(f"planner: unknown quality {quality!r}.{suggest(quality, QUALITIES)}")
-        numbers = {
-            "samples": samples,
-            "horizon": horizon,
-            "replan": replan,
-            "sigma": sigma,
-            "temperature": temperature,
-            "hold": hold,
-        }
+            raise ValueError(f"planner: found quality {quality!r}.{suggest(quality, QUALITIES)}")
+        numbers = {"samples": samples, "horizon": horizon, "replan": replan}
+        numbers |= {"sigma": sigma, "temperature": temperature, "hold": hold}
         self.given = {name: value for name, value in numbers.items() if value is not None}
         for name, value in {**self.given, "threads": threads}.items():
             if value <= 0:
@@ -83,8 +77,8 @@ class Planner:
         name = env.task.name
         if not name.startswith("control/"):
             raise ValueError(
-                f"planner: expected a task of the Control Suite ('control/walker.walk'), found {name!r}. It plans in "
-                "their simulators only: use 'scripted' for metaworld/ tasks, or 'random'."
+                f"planner: expected a task of the Control Suite ('control/walker.walk'), found {name!r}. For "
+                "metaworld/ tasks use 'scripted', for others 'random'."
             )
         from pac.behaviours.simulation import Simulation
 
@@ -104,7 +98,7 @@ class Planner:
         return action
 
     def improve(self) -> None:
-        """Try variations of the plan; the new one is their mean, weighted by what they return."""
+        """Replace the plan by the mean of random variations, weighted by their returns."""
         low, high = self.bounds
         noise = smooth_noise(self.random, self.settings, len(low)) * self.settings.sigma * (high - low) / 2
         noise[0] = 0
@@ -114,15 +108,15 @@ class Planner:
 
 
 def settings_for(task: str, quality: str, given: dict[str, Any]) -> PlannerSettings:
-    """Of a task such as "walker.walk"."""
-    usual = TABLE.get(task, TABLE.get(task.partition(".")[0], PlannerSettings()))
-    fewer, rarer = QUALITIES[quality]
-    scaled = dataclasses.replace(usual, samples=max(4, usual.samples // fewer), replan=usual.replan * rarer)
+    """Return the settings of a task such as "walker.walk"."""
+    default = TABLE.get(task, TABLE.get(task.partition(".")[0], PlannerSettings()))
+    divisor, factor = QUALITIES[quality]
+    scaled = dataclasses.replace(default, samples=max(4, default.samples // divisor), replan=default.replan * factor)
     return dataclasses.replace(scaled, **given)
 
 
 def smooth_noise(random: np.random.Generator, settings: PlannerSettings, num_actions: int) -> np.ndarray:
-    """(samples, horizon, actions): standard normal at every `hold`-th step, linear between."""
+    """Return noise (samples, horizon, actions). It is standard normal at every `hold`-th step and linear between."""
     knots = -(-(settings.horizon - 1) // settings.hold) + 1
     drawn = random.standard_normal((settings.samples, knots, num_actions))
     if settings.hold == 1:
@@ -134,11 +128,13 @@ def smooth_noise(random: np.random.Generator, settings: PlannerSettings, num_act
 
 
 def weights(returns: np.ndarray, temperature: float) -> np.ndarray:
-    """Of samples, by a softmax of returns scaled to [0, 1]. Where no sample earns anything, follow one of them: their
-    mean would hardly move and seldom find a sparse reward. Where all earn the same, keep the plan (sample 0).
+    """Return the weight of each sample: a softmax of returns scaled to [0, 1].
+
+    If all returns are equal, keep the plan, which is sample 0. If they are 0, follow another sample: the mean would
+    hardly move and seldom find a sparse reward.
     """
     span = returns.max() - returns.min()
     if span == 0:
         return np.eye(len(returns))[0 if returns.max() > 0 else -1]
-    grown = np.exp((returns - returns.max()) / span / temperature)
-    return grown / grown.sum()
+    shares = np.exp((returns - returns.max()) / span / temperature)
+    return shares / shares.sum()

@@ -1,6 +1,6 @@
-"""The Control Suite's rewards over many states at once; each equals the suite's own (dm_control.suite) on every state.
+"""Rewards of the Control Suite for many states at once. Each equals the reward of dm_control.suite on every state.
 
-Domains that are not here are planned through the task's own `get_reward`, one state after another.
+For other domains the planner calls the task's own `get_reward`, one state after another.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,16 @@ from jaxtyping import Float64
 from pac.behaviours.states import States
 
 Values = Float64[np.ndarray, " state"]
-INFINITY = float("inf")
+
+
+def above(values: Values, least: Any, margin: Any, value_at_margin: float = 0.0) -> Values:
+    """Return 1 from `least` on, and below it a line to `value_at_margin` at `margin`."""
+    bounds = (least, float("inf"))
+    return tolerance(values, bounds=bounds, margin=margin, value_at_margin=value_at_margin, sigmoid="linear")
 
 
 def small_control(states: States) -> Values:
+    """Return the suite's factor for small controls: from 0.8 to 1."""
     each = tolerance(states.control, margin=1, value_at_margin=0, sigmoid="quadratic")
     return (4 + each.mean(1)) / 5
 
@@ -55,8 +61,7 @@ def cartpole(states: States, task: Any) -> Values:
 
 
 def cheetah(states: States, task: Any) -> Values:
-    speed, wanted = states.sensor("torso_subtreelinvel")[:, 0], _cheetah._RUN_SPEED
-    return tolerance(speed, bounds=(wanted, INFINITY), margin=wanted, value_at_margin=0, sigmoid="linear")
+    return above(states.sensor("torso_subtreelinvel")[:, 0], _cheetah._RUN_SPEED, margin=_cheetah._RUN_SPEED)
 
 
 def finger(states: States, task: Any) -> Values:
@@ -80,22 +85,18 @@ def hopper(states: States, task: Any) -> Values:
     standing = tolerance(height, (_hopper._STAND_HEIGHT, 2))
     if not task._hopping:
         return standing * small_control(states)
-    speed, wanted = states.sensor("torso_subtreelinvel")[:, 0], _hopper._HOP_SPEED
-    return standing * tolerance(
-        speed, bounds=(wanted, INFINITY), margin=wanted / 2, value_at_margin=0.5, sigmoid="linear"
-    )
+    speed, least = states.sensor("torso_subtreelinvel")[:, 0], _hopper._HOP_SPEED
+    return standing * above(speed, least, margin=least / 2, value_at_margin=0.5)
 
 
 def humanoid(states: States, task: Any) -> Values:
-    height, wanted = states.position("body", "head")[:, 2], _humanoid._STAND_HEIGHT
-    standing = tolerance(height, bounds=(wanted, INFINITY), margin=wanted / 4)
-    upright = tolerance(
-        states.upright("torso"), bounds=(0.9, INFINITY), sigmoid="linear", margin=1.9, value_at_margin=0
-    )
+    height, least = states.position("body", "head")[:, 2], _humanoid._STAND_HEIGHT
+    standing = tolerance(height, bounds=(least, np.inf), margin=least / 4)
+    upright = above(states.upright("torso"), 0.9, margin=1.9)
     velocity, speed = states.sensor("torso_subtreelinvel")[:, :2], task._move_speed
     if speed == 0:
         return small_control(states) * standing * upright * tolerance(velocity, margin=2).mean(1)
-    move = tolerance(distance(velocity), bounds=(speed, INFINITY), margin=speed, value_at_margin=0, sigmoid="linear")
+    move = above(distance(velocity), speed, margin=speed)
     return small_control(states) * standing * upright * (5 * move + 1) / 6
 
 
@@ -111,20 +112,13 @@ def point_mass(states: States, task: Any) -> Values:
 
 def quadruped(states: States, task: Any) -> Values:
     escape = type(task).__name__ == "Escape"
-    deviation = np.cos(np.deg2rad(20 if escape else 0))
-    upright = tolerance(
-        states.upright("torso"),
-        bounds=(deviation, INFINITY),
-        sigmoid="linear",
-        margin=1 + deviation,
-        value_at_margin=0,
-    )
+    least = np.cos(np.deg2rad(20 if escape else 0))
+    upright = above(states.upright("torso"), least, margin=1 + least)
     if escape:
         size = states.model.hfield_size[0, 0]
-        far = distance(states.position("site", "workspace"))
-        return upright * tolerance(far, bounds=(size, INFINITY), margin=size, value_at_margin=0, sigmoid="linear")
-    speed, wanted = states.sensor("velocimeter")[:, 0], task._desired_speed
-    return upright * tolerance(speed, bounds=(wanted, INFINITY), margin=wanted, value_at_margin=0.5, sigmoid="linear")
+        return upright * above(distance(states.position("site", "workspace")), size, margin=size)
+    speed = task._desired_speed
+    return upright * above(states.sensor("velocimeter")[:, 0], speed, margin=speed, value_at_margin=0.5)
 
 
 def reacher(states: States, task: Any) -> Values:
@@ -134,43 +128,25 @@ def reacher(states: States, task: Any) -> Values:
 
 
 def swimmer(states: States, task: Any) -> Values:
-    turn = states.frame(states.index("body", "head"))[1]
+    rotation = states.frame(states.index("body", "head"))[1]
     away = states.position("geom", "target") - states.position("geom", "nose")
     size = states.model.geom_size[states.index("geom", "target"), 0]
-    local = np.einsum("ni,nij->nj", away, turn)[:, :2]
+    local = np.einsum("ni,nij->nj", away, rotation)[:, :2]
     return tolerance(distance(local), bounds=(0, size), margin=5 * size, sigmoid="long_tail")
 
 
 def walker(states: States, task: Any) -> Values:
-    wanted, speed = _walker._STAND_HEIGHT, task._move_speed
+    least, speed = _walker._STAND_HEIGHT, task._move_speed
     height = states.position("body", "torso")[:, 2]
-    standing = tolerance(height, bounds=(wanted, INFINITY), margin=wanted / 2)
+    standing = tolerance(height, bounds=(least, np.inf), margin=least / 2)
     stand = (3 * standing + (1 + states.upright("torso")) / 2) / 4
     if speed == 0:
         return stand
-    move = tolerance(
-        states.sensor("torso_subtreelinvel")[:, 0],
-        bounds=(speed, INFINITY),
-        margin=speed / 2,
-        value_at_margin=0.5,
-        sigmoid="linear",
-    )
+    move = above(states.sensor("torso_subtreelinvel")[:, 0], speed, margin=speed / 2, value_at_margin=0.5)
     return stand * (5 * move + 1) / 6
 
 
+DOMAINS = (acrobot, ball_in_cup, cartpole, cheetah, finger, fish, hopper, humanoid, pendulum, point_mass, quadruped)
 REWARDS: dict[str, Callable[[States, Any], Values]] = {
-    "acrobot": acrobot,
-    "ball_in_cup": ball_in_cup,
-    "cartpole": cartpole,
-    "cheetah": cheetah,
-    "finger": finger,
-    "fish": fish,
-    "hopper": hopper,
-    "humanoid": humanoid,
-    "pendulum": pendulum,
-    "point_mass": point_mass,
-    "quadruped": quadruped,
-    "reacher": reacher,
-    "swimmer": swimmer,
-    "walker": walker,
+    reward.__name__: reward for reward in (*DOMAINS, reacher, swimmer, walker)
 }

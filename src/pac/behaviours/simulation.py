@@ -1,4 +1,4 @@
-"""The simulator as a planner needs it: from where the episode is now, many action sequences -> their rewards."""
+"""Rewards of many action sequences from the current state of an episode, for the planner."""
 
 from typing import Any
 
@@ -14,7 +14,10 @@ FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
 
 
 class Simulation:
-    """Shares the episode's model (targets and gains are drawn into it at each reset) and nothing that changes."""
+    """A simulator that shares the episode's model, because each reset writes targets and gains into it.
+
+    It has data of its own, so the episode does not change.
+    """
 
     def __init__(self, env: Any, threads: int = 1) -> None:
         simulator = env.unwrapped.simulator
@@ -26,18 +29,19 @@ class Simulation:
         self.scratch = None if self.reward else self.physics.copy(share_model=True)
 
     def rewards(self, actions: Float64[np.ndarray, "sample time action"]) -> Float64[np.ndarray, "sample time"]:
-        """What each sequence would earn at each step, from the current state on; NaN, where it diverges, counts 0."""
+        """Return the rewards of each sequence from the current state on. NaN after a divergence counts 0."""
         states, sensors = self.unroll(actions)
         flat, control = states.reshape(-1, states.shape[2]), actions.reshape(-1, actions.shape[2])
         if self.reward is None:
-            values = self.one_by_one(flat, control)
+            values = self.task_rewards(flat, control)
         else:
             values = self.reward(self.view(flat, sensors.reshape(len(flat), -1), control), self.task)
         return np.nan_to_num(values.reshape(actions.shape[:2]), posinf=0.0, neginf=0.0)
 
     def unroll(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """States and sensor readings after each action. MuJoCo's sensors belong to the state before a step, so one
-        step more than asked for gives the last reading.
+        """Return states and sensor readings after each action.
+
+        MuJoCo's sensors belong to the state before a step, so one more step gives the last reading.
         """
         num = self.num_substeps
         controls = np.repeat(actions, num, axis=1)
@@ -55,8 +59,8 @@ class Simulation:
         qpos, qvel = states[:, 1 : 1 + positions], states[:, 1 + positions : 1 + positions + velocities]
         return States(self.model, qpos, qvel, sensors, control)
 
-    def one_by_one(self, states: np.ndarray, control: np.ndarray) -> np.ndarray:
-        """Rewards of the task's own making, through a copy of the physics that is put into each state."""
+    def task_rewards(self, states: np.ndarray, control: np.ndarray) -> np.ndarray:
+        """Return the rewards of the task's own `get_reward`, in a copy of the physics that is set to each state."""
         scratch = self.physics.copy(share_model=True) if self.scratch is None else self.scratch
         values = np.empty(len(states))
         for i, (state, action) in enumerate(zip(states, control, strict=True)):

@@ -1,4 +1,4 @@
-"""The small language that names behaviours: `planner:samples=64,horizon=32+hesitate`, `mixture(3*scripted,random)`.
+"""Parser of the texts that name behaviours: `planner:samples=64+hesitate`, `mixture(3*scripted,random)`.
 
 behaviour := base ("+" wrapper)*         base, wrapper := name [":" key "=" value ("," key "=" value)*]
 base      := ... | "mixture(" part ("," part)* ")"     part := [weight "*"] behaviour
@@ -25,17 +25,17 @@ BASES: dict[str, Callable[..., Behaviour]] = {
     "random": Random,
     "scripted": Scripted,
 }
-SINGLE = [name for name in FAULT_MODES if name not in ("clean", "uniform")]
+SINGLE_FAULTS = [name for name in FAULT_MODES if name not in ("clean", "uniform")]
 WRAPPERS: dict[str, Callable[..., Behaviour]] = {
     "noise": Noise,
     "uniform": Uniform,
     "faults": Faults,
-    **{name: partial(Faults, **dict[str, Any]({name.replace("-", "_"): 1.0})) for name in SINGLE},
+    **{name: partial(Faults, **dict[str, Any]({name.replace("-", "_"): 1.0})) for name in SINGLE_FAULTS},
 }
 
 
 def make(text: str) -> Behaviour:
-    """Build a behaviour from its name: "scripted+faults:clean=0.3,switch=15-50"."""
+    """Return the behaviour that a text names, such as "scripted+faults:clean=0.3,switch=15-50"."""
     base, *wrappers = split(text, "+")
     behaviour = make_mixture(base) if base.startswith("mixture(") else build(base, BASES, text)
     for wrapper in wrappers:
@@ -50,14 +50,14 @@ def make_mixture(text: str) -> BehaviourMixture:
     parts, weights = list[Behaviour](), list[float]()
     for piece in join_options(split(inside[:-1], ",")):
         weighted = re.match(r"([\d.]+)\*(.*)", piece)
-        weight, rest = weighted.groups() if weighted else ("1", piece)
+        weight, part = weighted.groups() if weighted else ("1", piece)
         weights.append(number(weight, float, text))
-        parts.append(make(rest))
+        parts.append(make(part))
     return BehaviourMixture(parts, weights)
 
 
 def split(text: str, mark: str) -> list[str]:
-    """Split at marks outside parentheses (and not at the sign of an exponent, as in 1e+3)."""
+    """Split at marks outside parentheses, but not at the sign of an exponent, as in 1e+3."""
     pieces, depth = [""], 0
     for i, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -72,7 +72,7 @@ def split(text: str, mark: str) -> list[str]:
 
 
 def join_options(pieces: list[str]) -> list[str]:
-    """In a mixture a comma also separates options: a piece that begins with `key=` belongs to the one before."""
+    """Join pieces of a mixture that begin with `key=` to the piece before. Commas separate options, too."""
     joined = list[str]()
     for piece in pieces:
         if joined and re.match(r"[A-Za-z_-]+\s*=", piece):
@@ -102,9 +102,9 @@ def build(text: str, table: dict[str, Callable[..., Behaviour]], where: str, *in
     return table[name](*inner, **chosen)
 
 
-def convert(text: str, wanted: Any, where: str) -> Any:
-    """Read a value as its parameter's annotation says."""
-    name = str(wanted)
+def convert(text: str, annotation: Any, where: str) -> Any:
+    """Return a value of the type that its parameter's annotation names."""
+    name = str(annotation)
     kind: type = int if "int" in name else float if "float" in name else str
     if "tuple" in name:
         low, _, high = text.partition("-")

@@ -65,7 +65,8 @@ def evaluate(
     jobs = make_jobs(tasks, episodes, seed)
     order = [_key(actor, job) for actor in chosen for job in jobs]
     limits: dict[str, Any] = {"max_steps": max_steps, "stop_at_success": stop_at_success, "cameras": tuple(cameras)}
-    machine = {"workers": workers, "envs_per_worker": envs_per_worker, "ray": ray, "crew": persistent_workers}
+    machine: dict[str, Any] = {"workers": workers, "envs_per_worker": envs_per_worker, "ray": ray}
+    machine["persistent_workers"] = persistent_workers
     settings = make_settings({actor.label: actor.describe() for actor in chosen}, tasks, seed=seed, **limits)
     with Journal(journal, settings) as kept:
         _check_nothing_is_lost(kept, order, episodes)

@@ -197,7 +197,7 @@ class Loop:
         folders = [
             CollectionFolder(place / folder_name(task), CollectionSettings(task=task, **same)) for task in improve.tasks
         ]
-        collect(folders, actor, episodes, console=self.console, crew=self.workers, **self.machine)
+        collect(folders, actor, episodes, console=self.console, persistent_workers=self.workers, **self.machine)
         return [self.folder.describe_data(x.path, made_by=collector, task=x.settings.task) for x in folders]
 
     def _load(self, checkpoint: str, sampling: str) -> Policy:

@@ -152,7 +152,7 @@ def _check(recipe: Recipe) -> None:
     if config.evaluation.seed // SEEDS == 1 + improve.seed:
         raise ValueError(
             f"evaluation.seed: expected a seed outside [{(1 + improve.seed) * SEEDS:,}, "
-            f"{(2 + improve.seed) * SEEDS:,}), found {config.evaluation.seed:,}. Collected episodes start from the states of these seeds."
+            f"{(2 + improve.seed) * SEEDS:,}), found {config.evaluation.seed:,}. Collected episodes have these seeds."
         )
     if not recipe.has_data and config.start is None and improve.first is None and improve.collect == "policy":
         raise ValueError(

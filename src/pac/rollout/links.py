@@ -144,9 +144,9 @@ class ProcessLink(Link):
 class PersistentWorkers:
     """Workers that stay from one rollout to the next: starting one takes seconds, most of them imports.
 
-    with PersistentWorkers() as crew:
-        rollout(policy, jobs, workers=16, crew=crew)
-        rollout(policy, more, workers=16, crew=crew)  # the same processes and environments
+    with PersistentWorkers() as workers:
+        rollout(policy, jobs, workers=16, persistent_workers=workers)
+        rollout(policy, more, workers=16, persistent_workers=workers)  # the same processes and environments
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ def rollout(
     stop_at_success: bool = False,
     timeout: float = 120.0,
     ray: str | None = None,
-    crew: PersistentWorkers | None = None,
+    persistent_workers: PersistentWorkers | None = None,
 ) -> Iterator[EpisodeResult]:
     """Play every job and yield its result, in the order of the jobs, for any number of workers and environments.
 
@@ -52,7 +52,7 @@ def rollout(
     nothing from more). With `stop_at_success` an episode terminates at its first success. A worker that dies, or sends
     nothing for `timeout` seconds, is replaced. Its episodes start again, a warning says so, and
     `EpisodeResult.restarts` counts it. With `ray` ("local" or the address of a cluster) the workers are Ray actors.
-    Closing the iterator ends the workers. Workers of a complete rollout stay with `crew`, if given, for its next one.
+    Closing the iterator ends the workers. After a complete rollout `persistent_workers` keeps them for the next one.
     """
     settings = EpisodeSettings(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
     actors = actor.actors if isinstance(actor, ActorMix) else (actor,)
@@ -74,7 +74,7 @@ def rollout(
         find_gl()  # an error now rather than in a worker; workers inherit what was found
     if envs_per_worker is None:
         envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 16
-    return _Pool(actor, list(jobs), settings, workers, envs_per_worker, timeout).play(ray, crew)
+    return _Pool(actor, list(jobs), settings, workers, envs_per_worker, timeout).play(ray, persistent_workers)
 
 
 @dataclass(eq=False)
@@ -149,27 +149,27 @@ class _Pool:
         self.num_yielded = 0
         self.workers: list[WorkerHandle] = []
 
-    def play(self, ray: str | None, crew: PersistentWorkers | None) -> Iterator[EpisodeResult]:
-        """Yield the results in order. Workers start with the first and end with the last, or stay with `crew`."""
+    def play(self, ray: str | None, persistent: PersistentWorkers | None) -> Iterator[EpisodeResult]:
+        """Yield the results in order. Workers start at the first one. They end after the last one, unless kept."""
         if not self.jobs:
             return
-        self.crew = PersistentWorkers() if crew is None else crew
-        self.crew.connect(ray, self.num_processes)
+        self.persistent_workers = PersistentWorkers() if persistent is None else persistent
+        self.persistent_workers.connect(ray, self.num_processes)
         try:
             for _ in range(self.num_workers):
-                self.workers.append(WorkerHandle(self.crew.start(self.settings), self._make_groups()))
+                self.workers.append(WorkerHandle(self.persistent_workers.start(self.settings), self._make_groups()))
             self._send_requests()
             while self.num_yielded < len(self.jobs):
                 self._receive_responses()
                 ready = self._take_ready()
                 self._send_requests()
                 yield from ready
-            self.crew.keep([worker.link for worker in self.workers], self.settings)
+            self.persistent_workers.keep([worker.link for worker in self.workers], self.settings)
             self.workers = []
         finally:
             close_all([worker.link for worker in self.workers])
-            if crew is None:
-                self.crew.close()
+            if persistent is None:
+                self.persistent_workers.close()
 
     def _make_groups(self) -> list[SlotGroup]:
         size = self.group_size
@@ -240,7 +240,7 @@ class _Pool:
         if not waiting:
             return
         deadline = min(worker.last_response for worker in waiting) + self.timeout
-        ready = self.crew.wait([worker.link for worker in waiting], max(deadline - time.monotonic(), 0))
+        ready = self.persistent_workers.wait([worker.link for worker in waiting], max(deadline - time.monotonic(), 0))
         for worker in waiting:
             if worker.link in ready:
                 try:
@@ -302,7 +302,11 @@ class _Pool:
                 "Read what they wrote to stderr. On Ray, every worker needs a free CPU of the cluster."
             )
         worker.link.close()
-        worker.link, worker.groups, worker.has_responded = self.crew.start(self.settings), self._make_groups(), False
+        worker.link, worker.groups, worker.has_responded = (
+            self.persistent_workers.start(self.settings),
+            self._make_groups(),
+            False,
+        )
         worker.pending.clear()
 
 
