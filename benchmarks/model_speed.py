@@ -241,6 +241,7 @@ def update_batch(config: ModelConfig, windows: int) -> Batch:
         imitation_weight=ones[:, 0] * 0.75,
         critic_weight=ones[:, 0] * 38,
         gamma=0.99 * ones[:, 0],
+        row=torch.arange(windows, device=DEVICE),
         return_to_go=torch.zeros(windows, device=DEVICE),
         return_to_go_weight=torch.zeros(windows, device=DEVICE),
     )

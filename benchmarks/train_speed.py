@@ -45,7 +45,6 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
-from pac.data.sampler import as_batch
 from pac.data.store import STATE, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.envs.tasks import TASKS, static_spec
@@ -59,7 +58,6 @@ from pac.training.trainer import Trainer
 from pac.types import Batch, Episode
 
 Row = dict[str, Any]
-Tensors = dict[str, Tensor]
 
 CASES = ("control", "small", "large")
 SECTIONS = ("checks", *CASES, "data", "scaling", "profile")
@@ -318,7 +316,7 @@ def make_run(bench: Bench, case: Case, **machine: Any) -> Trainer:
     return Trainer(parse_recipe(table), bench.folder / "run", ProcessGroup(device=bench.device))
 
 
-def take(run: Trainer, count: int) -> list[Tensors]:
+def take(run: Trainer, count: int) -> list[Batch]:
     """The first batches of a run, where the model is."""
     stream = run.batches()
     try:
@@ -327,7 +325,7 @@ def take(run: Trainer, count: int) -> list[Tensors]:
         stream.close()
 
 
-def updates(run: Trainer, batches: Sequence[Tensors]) -> Callable[[], None]:
+def updates(run: Trainer, batches: Sequence[Batch]) -> Callable[[], None]:
     """One update a call, on these batches in turn."""
     ring = itertools.cycle(batches)
 
@@ -401,7 +399,7 @@ def measure(bench: Bench, section: str, case: Case) -> Trainer | None:
 
 def measure_plain(bench: Bench, case: Case) -> Row:
     run = make_run(bench, case, compile=False)
-    batch = as_batch(take(run, 1)[0], 5)
+    batch = take(run, 1)[0]
     config, objective = run.model_config, run.objective
     flops = useful_flops(run)
     del run
@@ -499,9 +497,9 @@ def fed(run: Trainer, kind: Literal["stream", "gpu"], fixed: float, *, seconds: 
         if run.state.step % run.target_period == 0:
             run.update.copy_target()
         start = time.perf_counter()
-        tensors = next(batches)
+        batch = next(batches)
         waited.append(time.perf_counter() - start)
-        run.update(tensors, run.controls(run.state.step))
+        run.update(batch, run.controls(run.state.step))
 
     try:
         for _ in range(WARM_UP + 5):
@@ -591,7 +589,7 @@ def check_loss(bench: Bench, case: Case) -> None:
     with torch.no_grad():  # heads start almost flat: whatever they read, the loss would be the same
         for name, parameter in model.named_parameters():
             parameter.mul_(100 if name.endswith("decoder.head.weight") else 1)
-    batch: Batch = as_batch(take(run, 1)[0], 5)[: min(64, case.windows)]
+    batch = take(run, 1)[0][: min(64, case.windows)]
     twin = plain.PlainPAC(config).to(bench.device)
     twin.load_state_dict(model.state_dict())
     shape = (len(batch.mask), 5, batch.action.shape[-1], run.objective.num_samples)
@@ -622,21 +620,13 @@ def check_resident(bench: Bench, case: Case) -> None:
     other = run.sampler.replace(device=None if bench.device.type == "cpu" else run.processes.device)
     apart, strides = 0.0, True
     for step in range(3):
-        found, expected = other.gather(step), run.sampler.gather(step)
-        assert found.keys() == expected.keys()
-        for name, x in expected.items():
-            assert found[name].shape == x.shape, name
-            assert found[name].device.type == bench.device.type
-            strides &= found[name].stride() == x.stride()
-            apart = max(apart, float((found[name].cpu().double() - x.double()).abs().max()) if x.numel() else 0.0)
+        for found, x in zip(other.batch(step).tensors(), run.sampler.batch(step).tensors(), strict=True):
+            assert found.shape == x.shape
+            assert found.device.type == bench.device.type
+            strides &= found.stride() == x.stride()
+            apart = max(apart, float((found.cpu().double() - x.double()).abs().max()) if x.numel() else 0.0)
     what = f"{case.name}: batches of data on the device against those from disk, values and strides"
     check(bench, what, apart if strides else float("inf"), 1e-6)
-
-
-def halved(tensors: Tensors) -> Tensors:
-    """The first half of the windows: a second shape."""
-    half = len(tensors["mask"]) // 2
-    return {k: x[:, :half] if k in ("images", "goal_images") else x[:half] for k, x in tensors.items()}
 
 
 def check_capture(bench: Bench, case: Case) -> None:
@@ -650,9 +640,9 @@ def check_capture(bench: Bench, case: Case) -> None:
             run = make_run(bench, case, precision="float32", **machine)
             before = weights(run)
             full = take(run, 2 * (WARM_UP + 5))
-            for i, tensors in enumerate(full):
+            for i, batch in enumerate(full):
                 controls = replace(run.controls(run.state.step), learning_rate=1e-4 * (1 + i % 3))
-                run.update(halved(tensors) if i % 2 else tensors, controls)
+                run.update(batch[: len(batch.mask) // 2] if i % 2 else batch, controls)  # of two shapes
             after, value = weights(run), run.update.tally.read()["loss/total"]
             if kind == "eager":
                 expected = before, after, value
@@ -672,17 +662,16 @@ def weights(run: Trainer) -> Tensor:
     return torch.cat([p.detach().flatten() for name, p in named if not name.endswith("key.bias")])
 
 
-def check_refusal(bench: Bench, run: Trainer, kind: str, tensors: Tensors) -> None:
+def check_refusal(bench: Bench, run: Trainer, kind: str, batch: Batch) -> None:
     """A reward that is not finite: no weight changes and the update is counted; the next one goes on."""
     step, before = run.state.step, weights(run)
     moments = [x.clone() for x in run.state.tensors()["optimizer_state"].values()]
-    reward, mask = tensors["reward"].clone(), tensors["mask"]
-    reward[mask] = float("nan")
-    run.update(tensors | {"reward": reward}, run.controls(step))
+    reward = batch.reward.masked_fill(batch.mask, float("nan"))
+    run.update(replace(batch, reward=reward), run.controls(step))
     kept = all(map(torch.equal, moments, run.state.tensors()["optimizer_state"].values()))
     same = torch.equal(weights(run), before) and kept
     noted = int(run.update.refused) == 1 and int(run.update.first_refused) == step
-    run.update(tensors, replace(run.controls(step), learning_rate=1e-4))
+    run.update(batch, replace(run.controls(step), learning_rate=1e-4))
     went_on = int(run.update.refused) == 1 and not torch.equal(weights(run), before)
     finite = bool(weights(run).isfinite().all())
     facts = {"weights and moments kept": same, "noted": noted, "went on": went_on, "finite": finite}

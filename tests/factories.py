@@ -92,6 +92,7 @@ def random_batch(config: ModelConfig, batch: int = 3, time: int = 2, seed: int =
         "imitation_weight": torch.full((batch,), 0.5),
         "critic_weight": torch.full((batch,), 2.0),
         "gamma": torch.full((batch,), 0.99),
+        "row": torch.arange(batch),
         "return_to_go": torch.zeros(batch),
         "return_to_go_weight": torch.zeros(batch),
     }

@@ -17,18 +17,19 @@ from typing import Any
 
 from pac.cli import main
 from pac.training.step import TrainStep
+from pac.types import Batch
 
 
 def note_batches(file: Path) -> None:
     update = TrainStep.__call__
 
-    def noting(self: TrainStep, tensors: dict[str, Any], controls: Any) -> None:
+    def noting(self: TrainStep, batch: Batch, controls: Any) -> None:
         total = 0
-        for name in sorted(tensors):
-            total = zlib.crc32(tensors[name].contiguous().numpy().tobytes(), total)
+        for tensor in batch.tensors():
+            total = zlib.crc32(tensor.contiguous().numpy().tobytes(), total)
         with file.open("a") as notes:
             notes.write(f"{self.state.step} {total}\n")
-        update(self, tensors, controls)
+        update(self, batch, controls)
 
     TrainStep.__call__ = noting  # type: ignore[method-assign]
 

@@ -57,6 +57,7 @@ def learned_reward(alpha: float, critic: str) -> float:
             imitation_weight=torch.full((128,), alpha),
             critic_weight=torch.full((128,), 2.0),
             gamma=torch.zeros(128),
+            row=torch.arange(128),
             return_to_go=torch.zeros(128),
             return_to_go_weight=torch.zeros(128),
         )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from pac.types import Batch, Observation, expect_shape
+from pac.types import Batch, Observation, expect_shape, without_repeats
 
 
 def test_absent_modalities_have_length_zero() -> None:
@@ -29,7 +29,19 @@ def test_indexing_keeps_the_structure() -> None:
     assert torch.equal(part.images, observation.images[1:, :-1])
     leaves = pytree.tree_leaves(random_batch(small_config()))
     assert all(isinstance(leaf, torch.Tensor) for leaf in leaves)
-    assert len(leaves) == 12 + 10
+    assert len(leaves) == 12 + 11
+
+
+def test_moving_a_batch_copies_what_repeats_once() -> None:
+    batch = random_batch(small_config(), batch=2, time=3)
+    text = batch.observation.text[:, :1].contiguous().expand(-1, 4, -1)
+    images = batch.observation.images.movedim(2, 0).contiguous().movedim(0, 2)
+    batch = dataclasses.replace(batch, observation=dataclasses.replace(batch.observation, text=text, images=images))
+    moved = batch.to("meta")
+    for found, expected in zip(moved.tensors(), batch.tensors(), strict=True):
+        assert (found.shape, found.stride(), found.device.type) == (expected.shape, expected.stride(), "meta")
+    assert torch.equal(without_repeats(text), text[:, :1])
+    assert moved.observation.text.untyped_storage().nbytes() == text[:, :1].nbytes
 
 
 @given(seed=st.integers(0, 10_000))

@@ -170,7 +170,7 @@ class Policy:
         self.device = next(model.parameters()).device
         self.cameras = tuple(metadata.cameras)  # what it must see
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
-        self._captured: dict[Any, CapturedGraph[Tensor]] = {}
+        self._captured: dict[Any, CapturedGraph[dict[str, Tensor], Tensor]] = {}
 
     def reload_weights(self, path: str | Path, name: str) -> bool:
         """Take on the weights of another checkpoint, in place, so that what was captured stays; False if its model is

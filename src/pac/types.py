@@ -81,7 +81,10 @@ Struct = TypeVar("Struct", bound="TensorStruct")
 
 
 class TensorStruct:
-    """Indexing, reshaping and moving a dataclass of tensors as if it were one tensor over its leading axes."""
+    """Base of dataclasses of tensors, which are indexed, reshaped and moved as if they were one tensor.
+
+    A tensor may repeat along an axis without a copy (stride 0). `to` and `pin_memory` keep that.
+    """
 
     def map(self: Struct, change: Callable[[Tensor], Tensor]) -> Struct:
         """Apply `change` to every tensor, inside nested structures too."""
@@ -92,8 +95,23 @@ class TensorStruct:
     def __getitem__(self: Struct, index: Any) -> Struct:
         return self.map(lambda tensor: tensor[index])
 
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors, those of nested structures too."""
+        found: list[Tensor] = []
+        for value in vars(self).values():
+            found += value.tensors() if isinstance(value, TensorStruct) else [value]
+        return found
+
     def to(self: Struct, device: torch.device | str, *, non_blocking: bool = False) -> Struct:
-        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self.map(lambda x: without_repeats(x).to(device, non_blocking=non_blocking).expand_as(x))
+
+    def pin_memory(self: Struct) -> Struct:
+        return self.map(lambda x: without_repeats(x).pin_memory().expand_as(x))
+
+
+def without_repeats(tensor: Tensor) -> Tensor:
+    """Return a view with one entry of each axis along which the tensor repeats (stride 0)."""
+    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -213,6 +231,7 @@ class Batch(TensorStruct):
     imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
     gamma: Float[Tensor, " batch"]  # discount factor of that dataset, in [0, 1)
+    row: Int64[Tensor, " batch"]  # index of the window in the batch of all processes: its noise depends on it
     return_to_go: Float[Tensor, " batch"]  # discounted, after the window, as far as the data goes; scaled like `reward`
     return_to_go_weight: Float[
         Tensor, " batch"
@@ -228,7 +247,7 @@ class Batch(TensorStruct):
         expect_shape("Batch.action_mask", self.action_mask, tuple(self.action.shape))
         for name in ("reward", "discount", "mask"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch, time))
-        for name in ("imitation_weight", "critic_weight", "gamma", "return_to_go", "return_to_go_weight"):
+        for name in ("imitation_weight", "critic_weight", "gamma", "row", "return_to_go", "return_to_go_weight"):
             expect_shape(f"Batch.{name}", getattr(self, name), (batch,))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pac.data.prefetch import Tensors, prefetch
+from pac.data.prefetch import prefetch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -15,7 +15,7 @@ def test_late_readers_find_their_own_batch() -> None:
     device, size = torch.device("cuda"), 1 << 20
     made: list[int] = []
 
-    def batches() -> Iterator[Tensors]:
+    def batches() -> Iterator[dict[str, torch.Tensor]]:
         for i in range(1000):
             torch.cuda._sleep(1_000_000)  # type: ignore[no-untyped-call]  # who does not wait reads too early
             made.append(i)
@@ -36,7 +36,7 @@ def test_a_batch_is_made_beside_the_update_before() -> None:
     """The third is whole while the second update is at work."""
     device, whole = torch.device("cuda"), list[torch.cuda.Event]()
 
-    def batches() -> Iterator[Tensors]:
+    def batches() -> Iterator[dict[str, torch.Tensor]]:
         while True:
             tensors = {"x": torch.ones(8, device=device)}
             whole.append(torch.cuda.current_stream().record_event())

@@ -19,7 +19,7 @@ from pac.data.images import Buffers, resize_images
 from pac.data.mixture import Mixture, parse_mixture, plan
 from pac.data.sampler import Sampler
 from pac.data.store import Dataset
-from pac.types import Batch, Observation
+from pac.types import Batch
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,15 +40,8 @@ def discounted(plain: Mixture, **discounts: float) -> Mixture:
     return dataclasses.replace(plain, groups=(dataclasses.replace(group, datasets=datasets),))
 
 
-def tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    own = {name: getattr(batch, name) for name in Batch.__dataclass_fields__ if name != "observation"}
-    return own | {name: getattr(batch.observation, name) for name in Observation.__dataclass_fields__}
-
-
 def assert_equal(first: Batch, second: Batch) -> None:
-    other = tensors(second)
-    for name, tensor in tensors(first).items():
-        assert torch.equal(tensor, other[name]), name
+    assert all(map(torch.equal, first.tensors(), second.tensors()))
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -170,9 +163,9 @@ def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
     table = mixture(*paths, goals="hindsight", goal_cameras=["a"]) if not state else mixture(*paths)
     sampler, joined = Sampler(table, seed=0), Sampler(table, seed=0, device="cpu")
     for step in range(6):
-        assert_equal(joined.batch(step), sampler.batch(step))
-        found, expected = joined.gather(step), sampler.gather(step)
-        assert {name: x.stride() for name, x in found.items()} == {name: x.stride() for name, x in expected.items()}
+        found, expected = joined.batch(step), sampler.batch(step)
+        assert_equal(found, expected)
+        assert [x.stride() for x in found.tensors()] == [x.stride() for x in expected.tensors()]
 
 
 def test_what_changes_for_a_dataset_reaches_batches_gathered_at_once(make_episode: Any, make_dataset: Any) -> None:
@@ -207,7 +200,7 @@ def test_a_gather_at_once_takes_as_many_launches_however_many_datasets(make_epis
     for used in (paths[:2], paths):
         sampler = Sampler(mixture(*used), seed=0, device="cpu")
         with CountLaunches() as counter:
-            sampler.gather(0)
+            sampler.batch(0)
         launches.append(counter.count)
     assert launches[0] == launches[1] <= 20  # and three that normalise actions, which numpy does here
 

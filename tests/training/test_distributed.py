@@ -212,15 +212,12 @@ def test_batches_are_as_wide_on_every_process_as_on_one(recipe: Path) -> None:
     whole, parts = Sampler(mixture, seed=0), [Sampler(mixture, seed=0, rank=i, world_size=4) for i in range(4)]
     seen = set()
     for step in range(40):
-        wanted = whole.gather(step)
+        expected = whole.batch(step)
         for part in parts:
-            found = part.gather(step)
-            for name, x in found.items():
-                batch = 1 if name in ("images", "goal_images") else 0
-                shape = list(wanted[name].shape)
-                shape[batch] //= 4
-                assert list(x.shape) == shape, (step, name)
-        seen.add((wanted["text"].shape[1] > 0, len(wanted["images"]), len(wanted["goal_images"])))
+            for found, tensor in zip(part.batch(step).tensors(), expected.tensors(), strict=True):
+                assert found.shape == (len(tensor) // 4, *tensor.shape[1:]), step
+        observation = expected.observation
+        seen.add((observation.text.shape[2] > 0, observation.images.shape[2], observation.goal_images.shape[2]))
     assert len(seen) >= 5  # with and without
 
 
@@ -272,13 +269,13 @@ def test_a_loss_that_is_not_finite_stops_all(recipe: Path, tmp_path: Path) -> No
 POISONED = """
 import os
 from pac.data.sampler import Sampler
-gather = Sampler.gather
+make_batch = Sampler.batch
 def poisoned(self, step):
-    tensors = gather(self, step)
+    batch = make_batch(self, step)
     if step == 3 and os.environ["RANK"] == "0":
-        tensors["reward"] = tensors["reward"] * float("nan")
-    return tensors
-Sampler.gather = poisoned
+        batch.reward.mul_(float("nan"))
+    return batch
+Sampler.batch = poisoned
 """
 
 

@@ -20,6 +20,7 @@ from pac.training import step as update
 from pac.training.nonfinite import NonFiniteError
 from pac.training.run_dir import read_metrics
 from pac.training.trainer import Trainer
+from pac.types import Batch
 
 
 @pytest.fixture
@@ -33,17 +34,17 @@ def data(tmp_path: Path) -> Path:
 
 def poison(monkeypatch: pytest.MonkeyPatch, name: str, value: float, step: int, row: int = 2) -> None:
     """At one step, one window holds a number that it should not."""
-    gather = Sampler.gather
+    make_batch = Sampler.batch
 
-    def poisoned(self: Sampler, at: int) -> dict[str, Tensor]:
-        found = gather(self, at)
+    def poisoned(self: Sampler, at: int) -> Batch:
+        batch = make_batch(self, at)
         if at == step:
-            found["mask"][row, 0] = True
-            found[name] = found[name].clone()
-            found[name][row, 0] = value
-        return found
+            batch.mask[row, 0] = True
+            values = batch.observation.proprio if name == "proprio" else getattr(batch, name)
+            values[row, 0] = value
+        return batch
 
-    monkeypatch.setattr(Sampler, "gather", poisoned)
+    monkeypatch.setattr(Sampler, "batch", poisoned)
 
 
 @pytest.mark.parametrize("name", ["reward", "action", "proprio"])

@@ -153,17 +153,13 @@ class Sampler:
         return bounds
 
     def batch(self, step: int) -> Batch:
-        """The batch of one step: the same for the same step, whatever was asked for before."""
-        return as_batch(self.gather(step), self.mixture.window)
-
-    def gather(self, step: int) -> dict[str, Tensor]:
-        """The tensors of a step's batch, what a window has once not yet repeated for its observations."""
+        """Return the batch of one step: the same for the same step, whatever was asked for before."""
         draws = self.draw(step)
         used, starts = np.unique(draws.dataset, return_index=True)
         ends = [*starts[1:], len(draws.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
         extent = self._extent(draws if self.world_size == 1 else self._draw_all(step))
-        return _Assembly(self, draws, blocks, extent).tensors()
+        return _Assembly(self, draws, blocks, extent).batch()
 
     def _extent(self, draws: BatchIndices) -> "_Extent":
         """The extent of a batch, from all its windows on all ranks and from nothing that a rank would have to ask."""
@@ -213,13 +209,6 @@ class Sampler:
         Processes suit many small datasets, whose work is Python's; threads suit pictures, whose work is copying: they
         need not hand theirs over between processes.
         """
-        for tensors in self.stream(first_step, num_workers=num_workers, threads=threads, prefetch=prefetch):
-            yield as_batch(tensors, self.mixture.window)
-
-    def stream(
-        self, first_step: int = 0, *, num_workers: int = 0, threads: bool = False, prefetch: int = 2
-    ) -> Iterator[dict[str, Tensor]]:
-        """The tensors of `batches`, before `as_batch` repeats what a window has once."""
         if num_workers and not threads and self.device.type != "cpu":
             raise ValueError(
                 f"Sampler.batches: expected no worker processes for data resident on {self.device}, found "
@@ -227,9 +216,9 @@ class Sampler:
             )
         steps = range(first_step, 2**62)
         if num_workers == 0:
-            stream: Iterable[dict[str, Tensor]] = (self.gather(step) for step in steps)
+            stream: Iterable[Batch] = map(self.batch, steps)
         elif threads:
-            stream = self._gather_in_threads(steps, num_workers, prefetch)
+            stream = self._batches_in_threads(steps, num_workers, prefetch)
         else:
             stream = DataLoader(
                 _Steps(self),
@@ -241,14 +230,12 @@ class Sampler:
             )
         yield from stream
 
-    def _gather_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[dict[str, Tensor]]:
-        def prepare(step: int) -> dict[str, Tensor]:
-            tensors = self.gather(step)
-            if self.device.type == "cpu" and torch.cuda.is_available():
-                return {name: tensor.pin_memory() for name, tensor in tensors.items()}
-            return tensors
+    def _batches_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[Batch]:
+        def prepare(step: int) -> Batch:
+            batch = self.batch(step)
+            return batch.pin_memory() if self.device.type == "cpu" and torch.cuda.is_available() else batch
 
-        pending: deque[Future[dict[str, Tensor]]] = deque()
+        pending: deque[Future[Batch]] = deque()
         with ThreadPoolExecutor(num_threads) as pool:
             for step in steps:
                 pending.append(pool.submit(prepare, step))
@@ -388,54 +375,52 @@ class _Assembly:
             self.reward[where], self.terminated[where] = arrived.float(), arrived
             self.mask[where] &= (behind <= 0) & (goal >= 0)[:, None]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of one form, wherever the data lies: an update is captured once for each form of batch."""
-        constant, texts = self.constant, self.sampler.texts
+    def batch(self) -> Batch:
+        """Return the batch. Strides do not depend on where the data lies: an update is captured once for each form."""
+        constant, texts, window = self.constant, self.sampler.texts, self.sampler.mixture.window
         _normalise(self.action, constant["action_centre"][:, None], constant["action_half"][:, None])
         lines = texts.lines(self.draws.dataset, self.windows.instruction)
         text, text_mask = (table[:, : self.extent.num_text][lines] for table in (texts.tokens, texts.mask))
         text_mask &= self.draws.show_text[:, None]
         mask, show_goal, text, text_mask = send([self.mask, self.show_goal, text, text_mask], self.device)
-        found = {
-            "proprio": self.proprio,
-            "proprio_mask": constant["proprio_mask"],
-            "proprio_centre": constant["proprio_centre"],
-            "proprio_scale": constant["proprio_scale"],
-            "images": self.images,
-            "camera_slots": constant["camera_slots"],
-            "camera_mask": constant["camera_mask"],
-            "goal_images": self.goals[: self.extent.num_goals],  # what a whole batch lacks is not computed
-            "goal_slots": constant["goal_slots"],
-            "goal_mask": constant["goal_mask"] & show_goal,
-            "text": text,
-            "text_mask": text_mask,
-            "action": self.action,
-            "action_mask": constant["action_mask"],
-            "reward": self.reward * constant["reward_scale"][:, None],
-            "discount": 1 - self.terminated.float(),
-            "mask": mask,
-            "imitation_weight": constant["imitation_weight"],
-            "critic_weight": constant["critic_weight"],
-            "gamma": constant["gamma"],
-            "return_to_go": self.return_to_go[:, 0] * constant["reward_scale"],
-            "return_to_go_weight": self.return_to_go[:, 1],
-            "row": self.row,
-        }
-        # What is empty has strides, too.
-        return {name: x.contiguous() if x.numel() else x.new_empty(x.shape) for name, x in found.items()}
+
+        def at_each_observation(values: Tensor) -> Tensor:
+            return _dense(values)[:, None].expand(-1, window, -1)
+
+        observation = Observation(
+            proprio=_dense(self.proprio),
+            proprio_mask=at_each_observation(constant["proprio_mask"]),
+            proprio_centre=at_each_observation(constant["proprio_centre"]),
+            proprio_scale=at_each_observation(constant["proprio_scale"]),
+            images=_dense(self.images).movedim(0, 2),
+            camera_slots=at_each_observation(constant["camera_slots"]),
+            camera_mask=at_each_observation(constant["camera_mask"]),
+            # What a whole batch lacks is not computed.
+            goal_images=_dense(self.goals[: self.extent.num_goals]).movedim(0, 2).expand(-1, window, -1, -1, -1, -1),
+            goal_slots=at_each_observation(constant["goal_slots"]),
+            goal_mask=at_each_observation(constant["goal_mask"] & show_goal),
+            text=at_each_observation(text),
+            text_mask=at_each_observation(text_mask),
+        )
+        return Batch(
+            observation=observation,
+            action=_dense(self.action),
+            action_mask=_dense(constant["action_mask"])[:, None].expand_as(self.action),
+            reward=self.reward * constant["reward_scale"][:, None],
+            discount=1 - self.terminated.float(),
+            mask=mask,
+            imitation_weight=_dense(constant["imitation_weight"]),
+            critic_weight=_dense(constant["critic_weight"]),
+            gamma=_dense(constant["gamma"]),
+            row=self.row,
+            return_to_go=self.return_to_go[:, 0] * constant["reward_scale"],
+            return_to_go_weight=_dense(self.return_to_go[:, 1]),
+        )
 
 
-def as_batch(tensors: dict[str, Tensor], window: int) -> Batch:
-    """Pictures with their camera axis in its place, and what a window has once at each of its steps, as views."""
-    fields = {name: tensor for name, tensor in tensors.items() if name != "row"}
-    for name in ("images", "goal_images"):
-        fields[name] = fields[name].movedim(0, 2).expand(-1, window, -1, -1, -1, -1)
-    for name, tensor in tensors.items():
-        if name in Observation.__dataclass_fields__ and name not in ("proprio", "images", "goal_images"):
-            fields[name] = tensor[:, None].expand(-1, window, -1)
-    fields["action_mask"] = fields["action_mask"][:, None].expand_as(fields["action"])
-    observation = Observation(**{name: fields.pop(name) for name in Observation.__dataclass_fields__})
-    return Batch(observation=observation, **fields)
+def _dense(values: Tensor) -> Tensor:
+    """Return values in order of memory. An empty tensor has strides, too."""
+    return values.contiguous() if values.numel() else values.new_empty(values.shape)
 
 
 def _take(values: Tensor | None, rows: Int64[np.ndarray, "*shape"], out: np.ndarray) -> None:
@@ -456,14 +441,14 @@ def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
     np.clip(values, -1, 1, out=values)
 
 
-class _Steps(TorchDataset[dict[str, Tensor]]):
-    """Step -> tensors, in a plain dict that torch's loader knows how to pin."""
+class _Steps(TorchDataset[Batch]):
+    """Step -> batch, for torch's loader."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
 
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        return self.sampler.gather(step)
+    def __getitem__(self, step: int) -> Batch:
+        return self.sampler.batch(step)
 
 
 def _slots(kind: str, cameras: Iterable[tuple[str, ...]], given: Mapping[str, int] | None) -> dict[str, int]:

@@ -5,7 +5,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from pac.config import ObjectiveConfig
-from pac.data.sampler import Sampler, as_batch
+from pac.data.sampler import Sampler
 from pac.data.windows import locate
 from pac.objectives import StepOverrides, loss
 from pac.training.distributed import ProcessGroup
@@ -47,7 +47,7 @@ def wrong_rows(
     for only where the data of every one is sound.
     """
     device = next(state.model.parameters()).device
-    batch = as_batch({k: x.to(device) for k, x in sampler.gather(step).items()}, sampler.mixture.window)
+    batch = sampler.batch(step).to(device)
     sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
     wrong = (~sound & batch.mask).any(1)
     if not any(processes.collect(bool(wrong.any()))):

@@ -18,7 +18,6 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from pac.config import MachineConfig, ObjectiveConfig
-from pac.data.sampler import as_batch
 from pac.model import PAC
 from pac.model.attention import LatentBlock
 from pac.model.cuda_graphs import CapturedGraph
@@ -91,7 +90,7 @@ class MetricAccumulator:
 
 
 class TrainStep:
-    """Performs updates on a `TrainState`. Call it with the tensors of a batch (`Sampler.gather`) and the controls."""
+    """Performs updates on a `TrainState`. Call it with a batch and the values of schedules."""
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class TrainStep:
         }
         self._compiled: set[Any] = set()
         self._seen: dict[Any, int] = {}
-        self._graphs: dict[Any, CapturedGraph[None]] = {}
+        self._graphs: dict[Any, CapturedGraph[Batch, None]] = {}
         self._pool: Any = None  # memory of all graphs: one runs at a time, and leaves nothing there that another reads
 
     def begin(self, seed: int) -> None:
@@ -139,7 +138,7 @@ class TrainStep:
         self.refused.zero_()
         self.first_refused.fill_(-1)
 
-    def __call__(self, tensors: dict[str, Tensor], controls: ScheduleValues) -> None:
+    def __call__(self, batch: Batch, controls: ScheduleValues) -> None:
         """One update. On a GPU it returns before the work is done."""
         set_learning_rate(self.state.optimizer, controls.learning_rate)
         given = {name: getattr(controls, name) for name in ("imitation_weight", "critic_weight", "temperature")}
@@ -149,22 +148,21 @@ class TrainStep:
         used = frozenset(name for name, value in given.items() if value is not None)
         torch.manual_seed(hash_seed(self.seed, self.state.step))
         if self.use_graphs:
-            self._replay(tensors, used)
+            self._replay(batch, used)
         else:
-            self._run(tensors, used)
+            self._run(batch, used)
         self.state.step += 1
 
-    def _run(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
-        batch = as_batch(tensors, self.window)
+    def _run(self, batch: Batch, used: frozenset[str]) -> None:
         bad = self._unsound(batch)
         if bad.device.type == "cpu" and bad:  # the loss would raise
             self._refuse(bad)
             return
         # NaN has no bin: as an index it would stop a GPU for good, where this update is to be refused.
         batch = replace(batch, action=batch.action.nan_to_num(), reward=batch.reward.nan_to_num())
-        given = self._given(batch, tensors["row"], used)
+        given = self._given(batch, used)
         if self.proprio_noise:
-            batch = self._blur(batch, tensors["row"])
+            batch = self._blur(batch)
         if "imitation_weight" in used:
             batch = replace(batch, imitation_weight=self._values["imitation_weight"].expand(len(batch.mask)))
         if "critic_weight" in used:
@@ -194,8 +192,7 @@ class TrainStep:
 
     def _loss_of(self, part: Batch, used: frozenset[str]) -> Callable[..., Any]:
         """Compiled for the first shapes that come, eager for the rest."""
-        tensors = [x for struct in (part, part.observation) for x in vars(struct).values() if isinstance(x, Tensor)]
-        form = (used, *((x.shape, x.stride()) for x in tensors))
+        form = (used, *((x.shape, x.stride()) for x in part.tensors()))
         if len(self._compiled) < MOST_COMPILED:
             self._compiled.add(form)
         return self.loss if form in self._compiled else loss
@@ -242,34 +239,34 @@ class TrainStep:
         self.tally.count.fill_(counters["count"])
         self.refused.fill_(counters["refused"])
 
-    def _given(self, batch: Batch, row: Tensor, used: frozenset[str]) -> StepOverrides:
+    def _given(self, batch: Batch, used: frozenset[str]) -> StepOverrides:
         """Noise for every window of the whole batch; this process takes its rows. So it is the same on any number."""
         uniform = None
         if self.objective.critic == "q":
             shape = (self.batch_size, self.window, batch.action.shape[-1], self.objective.num_samples)
-            uniform = torch.rand(shape, device=self.processes.device)[row]
+            uniform = torch.rand(shape, device=self.processes.device)[batch.row]
         temperature = self._values["temperature"] if "temperature" in used else None
         return StepOverrides(uniform=uniform, temperature=temperature, gather=self.processes.gather)
 
-    def _blur(self, batch: Batch, row: Tensor) -> Batch:
+    def _blur(self, batch: Batch) -> Batch:
         """The same noise for all of a window: what changes within it is what actions are judged by."""
         seen = batch.observation
         shape = (self.batch_size, 1, seen.proprio.shape[-1])
-        noise = torch.randn(shape, device=self.processes.device)[row] * seen.proprio_scale * self.proprio_noise
+        noise = torch.randn(shape, device=self.processes.device)[batch.row] * seen.proprio_scale * self.proprio_noise
         return replace(batch, observation=replace(seen, proprio=seen.proprio + noise))
 
-    def _replay(self, tensors: dict[str, Tensor], used: frozenset[str]) -> None:
+    def _replay(self, batch: Batch, used: frozenset[str]) -> None:
         """Replay the update of these shapes. The first updates of a shape run eagerly: they are its warm-up."""
-        key = (used, *((name, tuple(x.shape), x.stride()) for name, x in tensors.items()))
+        key = (used, *((x.shape, x.stride()) for x in batch.tensors()))
         self._seen[key] = self._seen.get(key, 0) + 1
         if key not in self._graphs:
             if self._seen[key] <= WARM_UP or len(self._graphs) >= MOST_GRAPHS:
-                self._run(tensors, used)
+                self._run(batch, used)
                 return
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             run = functools.partial(self._run, used=used)
-            self._graphs[key] = CapturedGraph(run, tensors, self.processes.device, pool=self._pool)
-        self._graphs[key](tensors)
+            self._graphs[key] = CapturedGraph(run, batch, self.processes.device, pool=self._pool)
+        self._graphs[key](batch)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(

@@ -19,7 +19,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from pac.config import EvaluationConfig, interpolate, parse_duration
 from pac.data import mixture as mixtures
@@ -37,7 +36,7 @@ from pac.training.nonfinite import NonFiniteError, describe_nonfinite
 from pac.training.run_dir import SUMMARY, RunDirectory, keep_rule, read_metrics
 from pac.training.setup import choose_device, fit_model, make_sampler, mean_flops, open_data, size_name, versions
 from pac.training.step import ScheduleValues, TrainState, TrainStep, compute_dtype
-from pac.types import TaskSpec
+from pac.types import Batch, TaskSpec
 
 
 @runtime_checkable
@@ -352,8 +351,8 @@ class Trainer:
                 if state.step % self.target_period == 0:
                     self.update.copy_target()
                 with logs.waiting(self._busy):
-                    tensors = next(batches)
-                self.update(tensors, self.controls(state.step))
+                    batch = next(batches)
+                self.update(batch, self.controls(state.step))
                 if self._updated is not None:
                     self._updated.record()
                 logs.tick(state.step)
@@ -388,12 +387,13 @@ class Trainer:
         """Whether the device still works on the last update; what has not begun is not at work."""
         return self._updated is not None and not self._updated.query()
 
-    def batches(self) -> Generator[dict[str, Tensor]]:
-        """The tensors of the batches from the state's step on, where the model is."""
+    def batches(self) -> Generator[Batch]:
+        """Yield the batches from the state's step on, on the model's device."""
         workers, device = 0 if self.sampler.device.type != "cpu" else self.config.machine.workers, self.processes.device
-        stream = self.sampler.stream(self.state.step, num_workers=workers, threads=True)
-        there = ({name: x.to(device, non_blocking=True) for name, x in tensors.items()} for tensors in stream)
-        yield from prefetch(there, device) if device.type == "cuda" else there
+        stream = self.sampler.batches(self.state.step, num_workers=workers, threads=True)
+        if device.type == "cuda":
+            stream = prefetch((batch.to(device, non_blocking=True) for batch in stream), device)
+        yield from stream
 
     def controls(self, step: int) -> ScheduleValues:
         schedules = self.config.schedules
