@@ -61,7 +61,7 @@ def installed_folder() -> Path:
             "learner",
             expected="the networks of trained agents",
             found="none installed",
-            fix="Install them: pip install perceiver-actor-critic-learners. In a clone: pip install ./packages/learners. "
+            fix="Install them: pip install perceiver-actor-critic-learners. In a clone: pip install packages/learners. "
             "Or name a folder: learner:folder=runs/learners.",
         )
     return Path(found.origin).parent
