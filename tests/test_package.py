@@ -20,6 +20,7 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.startswith(f"perceiver_actor_critic-{pac.__version__}-")
+    assert wheel.stat().st_size < 2.5e6
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"pac/py.typed", "pac/assets/tokenizer.model", "pac/recipes/paper/scaling.toml"}
     assert expected | {"pac/recipes/paper/pretraining.toml", "pac/recipes/smoke.toml"} <= names
