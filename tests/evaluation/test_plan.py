@@ -124,3 +124,8 @@ def test_a_table_of_experts_needs_returns_and_sources(tmp_path: Path) -> None:
     table.write_text('{"tasks": {"control/a": {"return": 0, "n": 1, "source": "?"}}}')
     with pytest.raises(ValueError, match="above 0"):
         experts.load(table)
+
+
+def test_a_label_may_hold_a_plus() -> None:
+    (actor,) = parse_actors(["PAC+V=random"])
+    assert actor.label == "PAC+V"

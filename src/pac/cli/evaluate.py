@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Any] = {"tasks": None, "episodes": None, "seed": None, "samp
 DEFAULTS |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
 DEFAULTS |= {"experts": experts.TABLE}
 INTERRUPTED = 130
-LABELLED = re.compile(r"([^:+(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
+LABELLED = re.compile(r"([^:(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
