@@ -1,7 +1,7 @@
-"""Writing LeRobot v3.0: frames and pictures in parquet, key for key what LeRobot's own loader expects.
+"""Writing LeRobot v3.0: frames and images in parquet, key for key as LeRobot's own loader expects.
 
 Time alignment is LeRobot's (see `lerobot`): the observation after the last action has no frame, and is left out.
-Pictures are PNG, without loss. Statistics of an episode are exact, but for pictures: at most 100 frames of each.
+Images are PNG, without loss. Statistics of an episode are exact, except those of images: at most 100 frames each.
 """
 
 import io
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pac.data.spec import IMAGES
-from pac.files import problem
-from pac.formats.checks import need
+from pac.data.store import Dataset
+from pac.formats.checks import check, need
 from pac.types import Episode
 
 FILES_PER_CHUNK, FILE_MEGABYTES = 1000, 100  # LeRobot's chunks_size and data_files_size_in_mb
@@ -24,44 +24,29 @@ MAX_STATISTICS_FRAMES = 100
 _COUNTERS = {"frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64"}
 
 
-def write(
-    folder: Path,
-    episodes: Iterable[Episode],
-    *,
-    fps: float | None,
-    action_low: np.ndarray,
-    action_high: np.ndarray,
-    state_names: tuple[str, ...] = (),
-    action_names: tuple[str, ...] = (),
-    robot: str = "",
-    success_known: bool = False,
-) -> list[str]:
-    """Write episodes as a LeRobot v3.0 dataset; returns notes on what the format cannot hold."""
-    if fps is None or round(fps) < 1:
-        raise problem("LeRobot export", expected="a control rate of at least 1 Hz", found=fps, fix="Give --fps.")
-    rate = round(fps)
-    features: dict[str, Any] = {}
+def write_dataset(folder: Path, data: Dataset, episodes: Iterable[Episode], fps: float | None) -> list[str]:
+    """Write the episodes of a dataset as LeRobot v3.0. Return notes on losses."""
+    rate = round(fps or 0)
+    check(rate >= 1, "LeRobot export", "a control rate of at least 1 Hz", fps, "Give --fps.")
+    arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
+    success_known = bool(np.all(data.index["success"] >= 0))
+    features = _features(data, success_known)
     totals: dict[str, Any] = {}
     tasks: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
-    frames = lost = goals = 0
-    with closing(_DataFiles(folder)) as files:
+    frames = 0
+    with closing(_DataFiles(folder, features)) as files:
         for index, episode in enumerate(episodes):
-            features = features or _features(episode, success_known, state_names, action_names)
             task = tasks.setdefault(episode.instruction, len(tasks))
             columns = _columns(episode, index, frames, task, rate, features)
-            chunk, file = files.write(columns, features)
+            place = files.write(columns)
             statistics = {name: _statistics(columns[name], feature) for name, feature in features.items()}
-            rows.append(_episode_row(index, episode, frames, chunk, file, statistics))
+            rows.append(_episode_row(index, episode, frames, place, statistics))
             totals = _merge(totals, statistics)
             frames += len(episode.action)
-            lost += len(next(iter(episode.observation.values()))) > len(episode.action)
-            goals += bool(episode.goal_images)
-    if not rows:
-        raise problem(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
     info = {
         "codebase_version": "v3.0",
-        "robot_type": robot or None,
+        "robot_type": data.spec.robot or None,
         "total_episodes": len(rows),
         "total_frames": frames,
         "total_tasks": len(tasks),
@@ -74,38 +59,41 @@ def write(
         "video_path": None,
         "features": features,
     }
-    ours = {"action_low": action_low.tolist(), "action_high": action_high.tolist(), "control_rate": fps}
-    arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
+    bounds = {"action_low": data.action_low.tolist(), "action_high": data.action_high.tolist()}
     meta = folder / "meta"
     (meta / "episodes" / "chunk-000").mkdir(parents=True)
     parquet.write_table(arrow.Table.from_pylist(rows), meta / "episodes" / "chunk-000" / "file-000.parquet")
     parquet.write_table(_task_table(tasks), meta / "tasks.parquet")
-    for name, content in (("info", info), ("stats", totals), ("pac", ours)):
+    for name, content in (("info", info), ("stats", totals), ("pac", bounds | {"control_rate": fps})):
         (meta / f"{name}.json").write_text(json.dumps(content, indent=4), encoding="utf-8")
-    notes = [f"LeRobot has no frame after the last action: left out in {lost} episodes."] if lost else []
-    notes += [f"LeRobot has no place for goal images: left out in {goals} episodes."] if goals else []
-    notes += [] if success_known else ["Success is not known of every episode: next.success is left out."]
-    return notes + ([f"LeRobot's fps is a whole number: {fps} became {rate}."] if rate != fps else [])
+    notes = []
+    if lost := int(data.index["last_known"].sum()):
+        notes.append(f"LeRobot has no frame after the last action: left out in {lost} episodes.")
+    if not success_known:
+        notes.append("Success is not known of every episode: next.success is left out.")
+    if rate != fps:
+        notes.append(f"LeRobot's fps is a whole number: {fps} became {rate}.")
+    return notes
 
 
 class _DataFiles:
-    """The parquet files of frames: a new one when the last has grown large, one row group an episode."""
+    """Parquet files of frames, one row group per episode. A large file is followed by a new one."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._number = folder, 0
+    def __init__(self, folder: Path, features: Mapping[str, Any]) -> None:
+        self._folder, self._features, self._number = folder, features, 0
         self._writer: Any = None
 
-    def write(self, columns: Mapping[str, np.ndarray], features: Mapping[str, Any]) -> tuple[int, int]:
-        """Add an episode; returns the chunk and the file it went to."""
+    def write(self, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
+        """Add an episode. Return the numbers of its chunk and its file."""
         arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
-        schema = arrow.schema([(name, _arrow_type(feature)) for name, feature in features.items()])
+        schema = arrow.schema([(name, _arrow_type(feature)) for name, feature in self._features.items()])
         if self._writer is not None and self._path().stat().st_size > FILE_MEGABYTES << 20:
             self.close()
             self._number += 1
         if self._writer is None:
             self._path().parent.mkdir(parents=True, exist_ok=True)
             self._writer = parquet.ParquetWriter(self._path(), schema, compression="snappy")
-        arrays = [_arrow_array(columns[name], feature) for name, feature in features.items()]
+        arrays = [_arrow_array(columns[name], feature) for name, feature in self._features.items()]
         self._writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
         return divmod(self._number, FILES_PER_CHUNK)
 
@@ -119,23 +107,21 @@ class _DataFiles:
         return self._folder / "data" / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
 
 
-def _features(
-    episode: Episode, success_known: bool, state_names: tuple[str, ...], action_names: tuple[str, ...]
-) -> dict[str, Any]:
-    """The table of features of info.json, in the order of the columns."""
+def _features(data: Dataset, success_known: bool) -> dict[str, Any]:
+    """Return the table of features of info.json, in the order of the columns."""
 
     def entry(dtype: str, shape: tuple[int, ...] = (1,), names: Any = None) -> dict[str, Any]:
         return {"dtype": dtype, "shape": list(shape), "names": names}
 
-    features = {}
-    for name, values in episode.observation.items():
+    spec, features = data.spec, {}
+    for name, (_, shape) in spec.step_features.items():
         if name.startswith(IMAGES):
-            features[name] = entry("image", values.shape[1:], ["height", "width", "channels"])
-        else:
-            features[name] = entry("float32", values.shape[1:], list(state_names) or None)
-    features["action"] = entry("float32", episode.action.shape[1:], list(action_names) or None)
+            features[name] = entry("image", shape, ["height", "width", "channels"])
+        elif name.startswith("observation."):
+            features[name] = entry("float32", shape, list(spec.state_names) or None)
+    features["action"] = entry("float32", (spec.action_dim,), list(spec.action_names) or None)
     features["next.reward"] = entry("float32")
-    features |= {f"next.reward.{name}": entry("float32") for name in episode.extra_rewards}
+    features |= {f"next.reward.{name}": entry("float32") for name in spec.extra_rewards}
     flags = ["next.done", "next.terminated", "next.truncated"] + ["next.success"] * success_known
     features |= {name: entry("bool") for name in flags}
     features["timestamp"] = entry("float32")
@@ -145,7 +131,7 @@ def _features(
 def _columns(
     episode: Episode, index: int, first_frame: int, task: int, rate: int, features: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """One array of rows for every feature."""
+    """Return one array of rows per feature."""
     length = len(episode.action)
     step = np.arange(length)
     last = step == length - 1
@@ -191,21 +177,21 @@ def _png(frame: np.ndarray) -> bytes:
 
 
 def _statistics(values: np.ndarray, feature: Mapping[str, Any]) -> dict[str, Any]:
-    """min, max, mean, std, count and quantiles; of pictures by channel, in [0, 1], shaped (channels, 1, 1)."""
-    picture = feature["dtype"] == "image"
-    if picture:
+    """Return min, max, mean, std, count and quantiles. Those of images are per channel, in [0, 1], shaped (3, 1, 1)."""
+    is_image = feature["dtype"] == "image"
+    if is_image:
         chosen = np.linspace(0, len(values) - 1, min(len(values), MAX_STATISTICS_FRAMES)).round().astype(int)
         values = values[chosen]
-    rows = values.reshape(-1, 3) / 255 if picture else values.reshape(len(values), -1).astype(np.float64)
-    extremes = rows if picture else values.reshape(len(values), -1)  # integers and flags keep their type
+    rows = values.reshape(-1, 3) / 255 if is_image else values.reshape(len(values), -1).astype(np.float64)
+    extremes = rows if is_image else values.reshape(len(values), -1)  # integers and flags keep their type
     table = {"min": extremes.min(0), "max": extremes.max(0), "mean": rows.mean(0), "std": rows.std(0)}
     table |= dict(zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True))
-    shape = (3, 1, 1) if picture else (-1,)
+    shape = (3, 1, 1) if is_image else (-1,)
     return {"count": [len(values)]} | {name: array.reshape(shape).tolist() for name, array in table.items()}
 
 
 def _merge(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Statistics of two sets together. Quantiles cannot be merged: LeRobot averages them by count, and so do we."""
+    """Return the statistics of two sets together. Quantiles are averaged by count, as LeRobot does."""
     if not before:
         return dict(new)
     merged = {}
@@ -223,14 +209,15 @@ def _merge(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode_row(
-    index: int, episode: Episode, first: int, chunk: int, file: int, statistics: Mapping[str, Mapping[str, Any]]
+    index: int, episode: Episode, first: int, place: tuple[int, int], statistics: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
+    """Return the row of meta/episodes."""
     row = {
         "episode_index": index,
         "tasks": [episode.instruction],
         "length": len(episode.action),
-        "data/chunk_index": chunk,
-        "data/file_index": file,
+        "data/chunk_index": place[0],
+        "data/file_index": place[1],
         "dataset_from_index": first,
         "dataset_to_index": first + len(episode.action),
     }
@@ -239,17 +226,11 @@ def _episode_row(
 
 
 def _task_table(tasks: Mapping[str, int]) -> Any:
-    """A table that pandas reads as a frame indexed by the task's text, as LeRobot writes it."""
+    """Return a table that pandas reads as a frame indexed by the task's text, as LeRobot writes it."""
     arrow = need("pyarrow", "formats")
 
-    def column(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
-        return {
-            "name": name,
-            "field_name": name,
-            "pandas_type": pandas_type,
-            "numpy_type": numpy_type,
-            "metadata": None,
-        }
+    def column(name: str, kind: str, numpy_kind: str) -> dict[str, Any]:
+        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy_kind, "metadata": None}
 
     pandas = {
         "index_columns": ["task"],

@@ -1,8 +1,8 @@
 """Writing Minari 0.5 in HDF5, without loss: `NAME/data/{metadata.json, main_data.hdf5}`, as its own loader reads it.
 
-Time alignment is that of an `Episode`. Where an episode's last observation is unknown, Minari still wants one: the one
-before is repeated, and the episode's `options` say so. The instruction stands in `options` too, success and extra
-rewards in `infos`.
+Time alignment is that of an `Episode`. Minari always wants a last observation. Where an episode's is unknown, the one
+before is repeated, and the episode's `options` say so. The instruction is in `options` too. Success and extra rewards
+are in `infos`.
 """
 
 import json
@@ -14,54 +14,40 @@ from typing import Any
 import numpy as np
 
 from pac.data.spec import IMAGES, STATE
-from pac.files import problem
+from pac.data.store import Dataset
 from pac.formats.checks import need
 from pac.types import Episode
 
-VERSION = "0.5.4"  # of the layout; Minari's loader asks
+VERSION = "0.5.4"  # of the layout; Minari's loader checks it
 
 
-def write(
-    folder: Path,
-    episodes: Iterable[Episode],
-    *,
-    name: str,
-    fps: float | None,
-    action_low: np.ndarray,
-    action_high: np.ndarray,
-) -> list[str]:
-    """Write episodes as a Minari dataset; returns notes on what the format cannot hold."""
+def write_dataset(folder: Path, data: Dataset, episodes: Iterable[Episode], fps: float | None) -> list[str]:
+    """Write the episodes of a dataset as Minari. Return notes on losses."""
     h5py = need("h5py", "formats")
     (folder / "data").mkdir(parents=True)
-    num_episodes = num_steps = unknown = goals = 0
-    first: Episode | None = None
-    with h5py.File(folder / "data" / "main_data.hdf5", "w", track_order=True) as file:
+    arrays = folder / "data" / "main_data.hdf5"
+    with h5py.File(arrays, "w", track_order=True) as file:
         for index, episode in enumerate(episodes):
-            first = first or episode
-            unknown += _write_episode(file.create_group(f"episode_{index}"), index, episode)
-            num_episodes, num_steps = index + 1, num_steps + len(episode.action)
-            goals += bool(episode.goal_images)
-    if first is None:
-        raise problem(folder, expected="at least one episode", found="none", fix="Choose another dataset.")
+            _write_episode(file.create_group(f"episode_{index}"), index, episode)
+    low, high = data.action_low.tolist(), data.action_high.tolist()
     metadata = {
-        "total_episodes": num_episodes,
-        "total_steps": num_steps,
+        "total_episodes": len(data),
+        "total_steps": data.num_steps,
         "data_format": "hdf5",
         "jpeg_encoding": False,
-        "observation_space": json.dumps(_observation_space(first)),
-        "action_space": json.dumps(_box(action_low.shape, "float32", action_low.tolist(), action_high.tolist())),
-        "dataset_id": re.sub(r"[^\w.-]", "_", name),
+        "observation_space": json.dumps(_observation_space(data.episode(0))),
+        "action_space": json.dumps(_box(data.action_low.shape, "float32", low, high)),
+        "dataset_id": re.sub(r"[^\w.-]", "_", folder.name),
         "minari_version": VERSION,
-        "dataset_size": round((folder / "data" / "main_data.hdf5").stat().st_size / 1e6, 1),
+        "dataset_size": round(arrays.stat().st_size / 1e6, 1),
     } | ({} if fps is None else {"fps": fps})
     (folder / "data" / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
+    unknown = int((~data.index["last_known"]).sum())
     note = f"{unknown} episodes do not hold the observation after their last action: the one before is repeated there."
-    notes = [note] if unknown else []
-    return notes + ([f"Minari has no place for goal images: left out in {goals} episodes."] if goals else [])
+    return [note] if unknown else []
 
 
-def _write_episode(group: Any, index: int, episode: Episode) -> bool:
-    """One group; returns whether the last observation had to be made up."""
+def _write_episode(group: Any, index: int, episode: Episode) -> None:
     steps = len(episode.action)
     group.attrs.update({"id": index, "total_steps": steps, "options/instruction": episode.instruction})
     if episode.seed is not None:
@@ -82,7 +68,6 @@ def _write_episode(group: Any, index: int, episode: Episode) -> bool:
         infos["success"] = np.arange(steps + 1) == (steps if episode.success else -1)
     for key, values in infos.items():
         group.create_dataset(f"infos/{key}", data=values)
-    return missing
 
 
 def _observation_space(episode: Episode) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from pac.data.spec import STATE
 from pac.files import problem
-from pac.formats.checks import CHOOSE_KEYS, check, load_json, require
+from pac.formats.checks import CHOOSE_KEYS, check, require
 from pac.formats.common import NO_REWARDS, ForeignDataset, build_episode
 from pac.formats.options import ImportOptions, choose_keys, key_of, used_keys
 from pac.formats.tfrecord import Values, parse_example, read_records
@@ -38,13 +38,12 @@ TEXTS = (  # features that may hold the instruction
 
 @dataclass(frozen=True)
 class _Layout:
-    """Names and shapes of the features to read, the same for all examples of a source."""
+    """Names of the features to read, the same for all examples of a source."""
 
     keys: dict[str, tuple[str, ...]]
     actions: tuple[str, ...]
     reward: str
     texts: tuple[str, ...]
-    shapes: dict[str, tuple[int, ...]]
 
 
 def detect(path: Path) -> bool:
@@ -52,12 +51,11 @@ def detect(path: Path) -> bool:
 
 
 def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
-    files, shapes = _shards(path, options)
-    examples = chain.from_iterable(map(_examples, files))
+    examples = chain.from_iterable(map(_examples, _shards(path, options)))
     first = next(examples, None)
     if first is None:
         raise problem(path, expected="at least one episode", found="none", fix="Check the download.")
-    layout = _layout(*first, options, shapes)
+    layout = _layout(*first, options)
     notes = [] if layout.reward in first[1] else [NO_REWARDS]
     if "steps/is_terminal" not in first[1] and "steps/discount" not in first[1]:
         notes.append("Neither is_terminal nor discount: every end counts as a time limit.")
@@ -97,9 +95,7 @@ def _examples(file: Path) -> Iterator[tuple[str, dict[str, Values]]]:
         yield where, parse_example(record, where)
 
 
-def _layout(
-    where: str, example: Mapping[str, Values], options: ImportOptions, shapes: dict[str, tuple[int, ...]]
-) -> _Layout:
+def _layout(where: str, example: Mapping[str, Values], options: ImportOptions) -> _Layout:
     found = {name.removeprefix(OBSERVATION): x for name, x in example.items() if name.startswith(OBSERVATION)}
     images = sorted(name for name, values in found.items() if isinstance(values, list) and _is_encoded(values))
     numbers = sorted(name for name, values in found.items() if isinstance(values, np.ndarray))
@@ -113,7 +109,6 @@ def _layout(
         actions=tuple(f"steps/{key}" for key in actions),
         reward=f"steps/{key_of('reward', 'reward', options)}",
         texts=tuple(f"steps/{key}" for key in options.keys.get("instruction", ())) or TEXTS,
-        shapes=shapes,
     )
 
 
@@ -124,7 +119,13 @@ def _steps(
     num_steps = len(_step_flags(example, where))
 
     def rows(name: str) -> Values:
-        return _rows(require(example, name, where), num_steps, f"{where}, key {name!r}", layout.shapes.get(name))
+        values: Values = require(example, name, where)
+        found, expected = len(values), f"values for {num_steps} steps"
+        if isinstance(values, list):
+            check(found == num_steps, f"{where}, key {name!r}", expected, found)
+            return values
+        check(found % num_steps == 0, f"{where}, key {name!r}", expected, found)
+        return values.reshape(num_steps, found // num_steps)
 
     def numbers(name: str) -> Any:
         values = rows(name)
@@ -163,14 +164,13 @@ def _folder(path: Path) -> Path | None:
     return None
 
 
-def _shards(path: Path, options: ImportOptions) -> tuple[list[Path], dict[str, tuple[int, ...]]]:
-    """Return all files of one split, and the shapes of their features if features.json holds them."""
-    folder = path.parent if path.is_file() else _folder(path) if path.is_dir() else None
+def _shards(path: Path, options: ImportOptions) -> list[Path]:
+    """Return all files of one split."""
+    if path.is_file():
+        return [path]
+    folder = _folder(path)
     if folder is None:
         raise problem(path, expected="*.tfrecord files", found="none", fix="Give the folder that holds them.")
-    shapes = _shapes(load_json(folder / "features.json")) if (folder / "features.json").is_file() else {}
-    if path.is_file():
-        return [path], shapes
     splits: dict[str, list[Path]] = {}
     for file in sorted(file for file in folder.glob("*.tfrecord*") if file.is_file()):
         splits.setdefault(file.name.split(".tfrecord")[0].rsplit("-", 1)[-1], []).append(file)
@@ -179,26 +179,7 @@ def _shards(path: Path, options: ImportOptions) -> tuple[list[Path], dict[str, t
     counts = {int(match[1]) for file in chosen if (match := re.search(r"-of-(\d+)$", file.name))}
     where, expected = f"{folder}, split {split!r}", f"{max(counts, default=0)} shards, as the file names say"
     check(not counts or counts == {len(chosen)}, where, expected, len(chosen), "Download the missing ones.")
-    return chosen, shapes
-
-
-def _shapes(features: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of one step from TFDS's features.json: {"steps/action": (7,)}."""
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def visit(node: Any, name: str) -> None:
-        if not isinstance(node, dict):
-            return
-        if "tensor" in node:
-            sizes = node["tensor"].get("shape", {}).get("dimensions", [])
-            shapes[name] = tuple(int(size) for size in sizes)
-        for key, child in node.get("featuresDict", {}).get("features", {}).items():
-            visit(child, f"{name}/{key}" if name else key)
-        if "sequence" in node:
-            visit(node["sequence"].get("feature"), name)
-
-    visit(features, "")
-    return shapes
+    return chosen
 
 
 def _step_flags(example: Mapping[str, Values], where: str) -> Values:
@@ -209,17 +190,6 @@ def _step_flags(example: Mapping[str, Values], where: str) -> Values:
     good = not isinstance(flags, list) and len(flags) and not edge.any()
     check(good, f"{where}, key {name!r}", "one flag per step, set at the edge only", flags)
     return flags
-
-
-def _rows(values: Values, num_steps: int, where: str, shape: tuple[int, ...] | None) -> Values:
-    """Return one row per step. `shape` is that of a row in features.json."""
-    width = None if shape is None or -1 in shape else int(np.prod(shape, dtype=object))
-    if isinstance(values, list):
-        width = 1
-    good = len(values) % num_steps == 0 if width is None else len(values) == num_steps * width
-    expected = f"a multiple of {num_steps} values" if width is None else f"{num_steps} x {width} values"
-    check(good, where, f"{expected}, for {num_steps} steps", len(values))
-    return values if isinstance(values, list) else values.reshape(num_steps, -1 if len(values) else 0)
 
 
 def _is_encoded(values: list[bytes]) -> bool:

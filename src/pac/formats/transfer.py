@@ -1,12 +1,10 @@
-"""`pac import` and `pac export`: foreign datasets into the episode store, and the store out again.
+"""Import of foreign datasets into the episode store, and export of the store to foreign formats.
 
-An import is all or nothing. A new dataset is written beside its place and moved there when it is whole; what is added
-to an existing one is taken back on any error.
+An import is all or nothing. A new dataset is written beside its place and moved there when it is whole. Episodes added
+to an existing dataset are removed again on any error.
 """
 
-import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
@@ -23,6 +20,7 @@ from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.files import problem, progress_bar
 from pac.formats import lerobot_out, minari_out, open_source
+from pac.formats.checks import check
 from pac.formats.common import ForeignDataset
 from pac.formats.options import ImportOptions
 from pac.types import Episode
@@ -32,7 +30,7 @@ EXPORTS = ("lerobot", "minari")
 
 @dataclass(kw_only=True)
 class SourceSummary:
-    """What one source gave."""
+    """Counts of the episodes that one source gave."""
 
     path: str
     format: str
@@ -63,11 +61,11 @@ def import_dataset(
     options: ImportOptions | None = None,
     console: Console | None = None,
 ) -> list[SourceSummary]:
-    """Read every source and append its episodes to the dataset `out`, which is made if need be."""
+    """Read every source and append its episodes to the dataset `out`. A missing dataset is created."""
     out = Path(out)
     existing = Dataset(out).spec if (out / "spec.json").is_file() else None
-    if existing is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise problem(out, expected="a dataset or a new folder", found="other files", fix="Name another --out.")
+    if existing is None:
+        _check_unused(out, "a dataset or a new folder")
     summaries: list[SourceSummary] = []
     with ExitStack() as stack:
         place = out if existing is not None else stack.enter_context(_new_folder(out))
@@ -92,7 +90,7 @@ def import_dataset(
 
 
 def _spec(episode: Episode, source: ForeignDataset, existing: DatasetSpec | None) -> DatasetSpec:
-    """The spec of a source, completed by that of the dataset it is added to; what contradicts it is an error."""
+    """Return the spec of a source, completed by that of the dataset it is added to. Raise if the two contradict."""
     known: dict[str, Any] = {
         "action_low": source.action_low,
         "action_high": source.action_high,
@@ -100,67 +98,58 @@ def _spec(episode: Episode, source: ForeignDataset, existing: DatasetSpec | None
         "state_names": source.state_names,
         "action_names": source.action_names,
     }
-    if existing is not None:
-        known["robot"] = existing.robot
-        if existing.action_low is None and source.action_low is not None:
-            known["action_low"] = known["action_high"] = None
-            source.notes.append("The dataset measures its action bounds: those of this source are not used.")
-        missing = [name for name, value in known.items() if value is None or (isinstance(value, tuple) and not value)]
-        known |= {name: getattr(existing, name) for name in missing}
+    if existing is None:
+        return DatasetSpec.of(episode, **known)
+    known["robot"] = existing.robot
+    if existing.action_low is None and source.action_low is not None:
+        known["action_low"] = known["action_high"] = None
+        source.notes.append("The dataset measures its action bounds: those of this source are not used.")
+    missing = [name for name, value in known.items() if value is None or (isinstance(value, tuple) and not value)]
+    known |= {name: getattr(existing, name) for name in missing}
     spec = DatasetSpec.of(episode, **known)
-    if existing is not None and spec != existing:
-        names = [f.name for f in dataclasses.fields(spec) if getattr(spec, f.name) != getattr(existing, f.name)]
-        raise problem(
-            source.path,
-            expected="; ".join(f"{name} {getattr(existing, name)!r}" for name in names) + ", as in the dataset so far",
-            found="; ".join(f"{name} {getattr(spec, name)!r}" for name in names),
-            fix="Import it into another folder, and mix the two in a mixture file.",
-        )
+    names = spec.differences(existing)
+    expected = "; ".join(f"{name} {getattr(existing, name)!r}" for name in names) + ", as in the dataset so far"
+    found = "; ".join(f"{name} {getattr(spec, name)!r}" for name in names)
+    fix = "Import it into another folder, and mix the two in a mixture file."
+    check(not names, source.path, expected, found, fix)
     return spec
 
 
 def export_dataset(
     dataset: str | Path, out: str | Path, format: str, *, fps: float | None = None, console: Console | None = None
 ) -> list[str]:
-    """Write a dataset in a foreign format; returns notes on what that format cannot hold."""
+    """Write a dataset in a foreign format. Return notes on what that format cannot hold."""
     data, out = Dataset(dataset), Path(out)
-    if format not in EXPORTS:
-        raise problem(
-            "--format", expected="lerobot or minari", found=repr(format), fix=suggest(format, EXPORTS).strip()
-        )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise problem(out, expected="a new folder", found="one with files", fix="Name another --out.")
+    fix = suggest(format, EXPORTS).strip()
+    check(format in EXPORTS, "--format", "lerobot or minari", repr(format), fix)
+    _check_unused(out, "a new folder")
+    check(len(data), dataset, "at least one episode", "none", "Choose another dataset.")
     rate = fps or data.spec.control_rate
     with _new_folder(out) as place, progress_bar(console, remaining=False) as progress:
         episodes = progress.track(data, total=len(data), description=f"to {format}")
-        bounds = {"action_low": data.action_low, "action_high": data.action_high}
         if format == "minari":
-            return minari_out.write(place, episodes, name=out.name, fps=rate, **bounds)
-        return lerobot_out.write(
-            place,
-            episodes,
-            fps=rate,
-            state_names=data.spec.state_names,
-            action_names=data.spec.action_names,
-            robot=data.spec.robot,
-            success_known=bool(np.all(data.index["success"] >= 0)),
-            **bounds,
-        )
+            notes = minari_out.write_dataset(place, data, episodes, rate)
+        else:
+            notes = lerobot_out.write_dataset(place, data, episodes, rate)
+    if goals := int((data.index["goal"] >= 0).sum()):
+        notes.append(f"The format has no place for goal images: left out in {goals} episodes.")
+    return notes
+
+
+def _check_unused(out: Path, expected: str) -> None:
+    unused = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    check(unused, out, expected, "other files", "Name another --out.")
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when all went well, and is gone otherwise."""
+    """Yield a folder beside `out`. It becomes `out` on success and is removed on an error."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise problem(out, expected="a folder to write to", found=error, fix="Name another --out.") from error
-    try:
-        place.chmod(0o755)
-        yield place
-        os.rename(place, out)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as parent:
+            place = Path(parent, out.name)
+            place.mkdir()
+            yield place
+            os.rename(place, out)
     except OSError as error:
         raise problem(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
