@@ -4,7 +4,7 @@
     MUJOCO_GL=disabled python benchmarks/behaviours.py --processes 16 --part faults  # one part; the others are kept
     python benchmarks/behaviours.py --render                                         # the table again, from the JSON
 
-Writes results/behaviours.json (every trial) and results/behaviours.md. Success is success at any of 500 steps; an
+Writes runs/behaviours.json (every episode) and runs/behaviours.md. Success is success at any of 500 steps; an
 episode of Meta-World ends there. Episodes start from `episode_seed(task, seed, i)`, the same for every behaviour.
 """
 
@@ -164,19 +164,19 @@ def fault_lines(trials: list[EpisodeResult]) -> list[str]:
 
 PARTS = {
     "planner": (
-        "The planner: return of 1000 steps, mean ± 95% (Student's t), seconds an episode",
+        "Planners: return of 1000 steps, mean ± 95% (Student's t), and seconds per episode",
         planner_lines,
     ),
-    "scripted": ("Meta-World's scripts: success at any of 500 steps, with Wilson's 95% interval", scripted_lines),
+    "scripted": ("Scripted policies of Meta-World: success at any of 500 steps (95%: Wilson)", scripted_lines),
     "faults": (
-        "What faults leave of the scripts' success (Wilson 95%), and the share of steps no fault was at work",
+        "Scripted policies with faults: success (95%: Wilson), and the share of steps without a fault",
         fault_lines,
     ),
 }
 
 
 def render(report: dict[str, Any]) -> str:
-    lines = ["# Behaviours", "", "Made by `benchmarks/behaviours.py`; every trial is in `behaviours.json`."]
+    lines = ["# Behaviours", "", "`benchmarks/behaviours.py` makes this page and the file of every episode beside it."]
     for part, (title, show) in PARTS.items():
         trials = [trial for trial in report["trials"] if trial["part"] == part]
         if trials:
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--tasks", nargs="+", help="only these, e.g. walker.walk drawer-open")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/behaviours.json"))
+    parser.add_argument("--out", type=Path, default=Path("runs/behaviours.json"))
     parser.add_argument("--render", action="store_true", help="only write the Markdown from the JSON")
     options = parser.parse_args()
     empty: dict[str, Any] = {"commands": {}, "trials": []}

@@ -127,7 +127,7 @@ def cost(found: Demo) -> str:
     return markdown([Grid(title, header, lines)], command="\n".join(commands))
 
 
-def bars(found: Demo, name: str) -> PageBlock:
+def bars(found: Demo, path: str) -> PageBlock:
     """Draw bars of each method: a panel for all tasks, then one a task."""
     every = {method: found.rows(found.scores(method)) for method in found.methods}
     each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
@@ -138,4 +138,4 @@ def bars(found: Demo, name: str) -> PageBlock:
         estimates = {method: rows[place] for method, rows in every.items()}
         dots = {method: [one[method][place].mean for one in each] for method in found.methods}
         panels.append(panel(f"{place}: {unit}", estimates, dots, 1.0, (0.0, 100.0)))
-    return drawn(name, panels)
+    return drawn(path, panels)

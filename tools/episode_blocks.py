@@ -167,7 +167,7 @@ def _minutes(seconds: Sequence[float]) -> str:
 # ----------------------------------------------------------------------------------------------------------- drawings
 
 
-def bars(found: Results, name: str) -> PageBlock:
+def bars(found: Results, path: str) -> PageBlock:
     """Draw bars of the first metric: a panel for each domain, and one for each task where these are few."""
     panels: list[tuple[str, tuple[str, int]]] = []
     for domain in found.domains:
@@ -190,7 +190,7 @@ def bars(found: Results, name: str) -> PageBlock:
             }
             limits = (0.0, 100.0) if metric == "success" else None
             panels.append(panel(f"{title}: {UNITS[metric]}", estimates, dots, scale, limits))
-    return drawn(name, panels)
+    return drawn(path, panels)
 
 
 def panel(
@@ -218,8 +218,8 @@ def panel(
     return title, charts.draw_bars(title, made, limits)
 
 
-def drawn(name: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> PageBlock:
+def drawn(path: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> PageBlock:
     """Return an image of panels, and the file it is in."""
-    path, titles = f"plots/{name}.svg", ", ".join(title for title, _ in panels)
+    titles = ", ".join(title for title, _ in panels)
     words = f"Bars with 95% intervals, one dot per seed: {titles}"
     return PageBlock(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: charts.sheet(words, panels)})

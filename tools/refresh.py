@@ -9,7 +9,7 @@ A block of a page lies between two comments:
     <!-- end -->
 
 Paths begin at the page's folder. All other text stays. Nothing is written unless every block of the page could be made.
-docs/report.md lists the kinds of blocks.
+tools/README.md lists the kinds of blocks.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 from pac.config import suggest
 from pac.evaluation.tables import Cell, Grid, markdown
 from pac.files import write_atomically
-from tools import demo_blocks, episode_blocks, round_blocks
+from tools import claims, demo_blocks, episode_blocks, round_blocks
 from tools.archive import Document, Folder, read_document
 from tools.demo_blocks import DEMO, Demo, read_demo
 from tools.episode_blocks import PageBlock
@@ -32,8 +32,10 @@ from tools.results import Results, read_results
 from tools.round_blocks import Improvement, read_improvement
 
 END = "<!-- end -->"
-TASKS, EXPERTS = "tasks=", "experts="
+TASKS, EXPERTS, LABEL, NAME = "tasks=", "experts=", "label=", "name="
+OPTIONS = (TASKS, EXPERTS, LABEL, NAME)
 PAPER = "paper.json"
+PLOTS = "plots"
 _OPENS = re.compile(r"<!--\s*pac\b")
 _BEGIN = re.compile(r"<!-- pac: (.+) -->")
 
@@ -87,7 +89,7 @@ class Sources:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._documents: dict[Path, Document] = {}
-        self._results: dict[tuple[tuple[Path, ...], tuple[str, ...], Path | None], Results] = {}
+        self._results: dict[tuple[tuple[Path, ...], tuple[str, ...], Path | None, str], Results] = {}
         self._demos: dict[tuple[Path, ...], Demo] = {}
         self._improvements: dict[Path, Improvement] = {}
 
@@ -104,17 +106,23 @@ class Sources:
         return tuple(found)
 
     def results(self, words: Sequence[str]) -> Results:
-        """Return the rows of files. `tasks=NAME,NAME` keeps some tasks; `experts=FILE` is another table of experts."""
+        """Return the rows of files.
+
+        `tasks=NAME,NAME` keeps some tasks. `experts=FILE` is another table of experts. `label=WORD` is put before the
+        name of each row.
+        """
         tasks = tuple(task for some in _values(words, TASKS) for task in some.split(","))
         others = _values(words, EXPERTS)
         if len(others) > 1:
             raise ValueError(f"expected one {EXPERTS}FILE, found {len(others)}.")
-        asked = self.paths(_files(words)), tasks, self.folder / others[0] if others else None
+        label = "".join(f"{word} " for word in _values(words, LABEL))
+        asked = self.paths(_files(words)), tasks, self.folder / others[0] if others else None, label
         if asked not in self._results:
-            paths, tasks, experts = asked
+            paths, tasks, experts, label = asked
             if twice := [path for i, path in enumerate(paths) if path in paths[:i]]:
                 raise ValueError(f"expected each file once, found {twice[0]} twice.")
-            self._results[asked] = read_results({path: self.document(path) for path in paths}, tasks, experts)
+            documents = {path: labelled(self.document(path), label) for path in paths}
+            self._results[asked] = read_results(documents, tasks, experts)
         return self._results[asked]
 
     def document(self, path: Path) -> Document:
@@ -127,6 +135,32 @@ class Sources:
         if paths not in self._demos:
             self._demos[paths] = read_demo(paths)
         return self._demos[paths]
+
+    def claims(self, words: Sequence[str]) -> str:
+        """Return the headline table of a file such as claims.json."""
+        (path,) = self.paths(words)
+        document = self.document(path)
+        found: dict[int, Results | Demo | Improvement] = {}
+        for number, entry in enumerate(document["claims"]):
+            files = entry["files"]
+            if "task" in entry:
+                (found[number],) = self.improvements(files)
+            else:
+                found[number] = self.demo(files) if self.has_demo(files) else self.results(files)
+        return claims.claims(document, found, path)
+
+    @property
+    def plots(self) -> str:
+        """The folder of drawings: `plots` of the folder above, where there is one."""
+        return f"../{PLOTS}" if (self.folder.parent / PLOTS).is_dir() else PLOTS
+
+    def drawing(self, words: Sequence[str]) -> str:
+        """Return a drawing's path. Its name is `name=NAME`, else made of the files and options."""
+        some = [f"{names.count(',') + 1}-tasks" for names in _values(words, TASKS)]
+        above = [self.folder.name] if self.plots != PLOTS else []
+        bare = [re.sub(r"\.(json|parquet)$", "", word) for word in _files(words) + _values(words, EXPERTS)] + some
+        made = "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in above + bare)
+        return f"{self.plots}/{next(iter(_values(words, NAME)), made)}.svg"
 
     def improvements(self, words: Sequence[str]) -> list[Improvement]:
         paths = self.paths(words)
@@ -141,7 +175,19 @@ class Sources:
 
 
 def _files(words: Sequence[str]) -> list[str]:
-    return [word for word in words if not word.startswith((TASKS, EXPERTS))]
+    return [word for word in words if not word.startswith(OPTIONS)]
+
+
+def labelled(document: Document, label: str) -> Document:
+    """Return a document in which `label` stands before the name of each row."""
+    if not label:
+        return document
+    named: Document = {key: [dict(row) for row in document.get(key, [])] for key in ("episodes", "runs")}
+    for key, field in (("episodes", "actor"), ("runs", "row")):
+        for row in named[key]:
+            row[field] = f"{label}{row[field]}"
+    rows = {f"{label}{name}": settings for name, settings in document.get("rows", {}).items()}
+    return document | named | {"rows": rows}
 
 
 def _values(words: Sequence[str], option: str) -> list[str]:
@@ -172,10 +218,10 @@ def _cost(sources: Sources, words: Sequence[str]) -> PageBlock:
 
 
 def _bars(sources: Sources, words: Sequence[str]) -> PageBlock:
-    name = _name(words)
+    path = sources.drawing(words)
     if sources.has_demo(words):
-        return demo_blocks.bars(sources.demo(words), name)
-    return episode_blocks.bars(sources.results(words), name)
+        return demo_blocks.bars(sources.demo(_files(words)), path)
+    return episode_blocks.bars(sources.results(words), path)
 
 
 def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Maker:
@@ -183,7 +229,11 @@ def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Maker:
 
 
 def _curves(sources: Sources, words: Sequence[str]) -> PageBlock:
-    return round_blocks.curves(sources.improvements(words), _name(words))
+    return round_blocks.curves(sources.improvements(_files(words)), sources.drawing(words))
+
+
+def _claims(sources: Sources, words: Sequence[str]) -> PageBlock:
+    return PageBlock(text=sources.claims(words))
 
 
 def _paper(sources: Sources, words: Sequence[str]) -> PageBlock:
@@ -203,16 +253,10 @@ def paper_table(document: Mapping[str, Any], key: str, path: Path) -> str:
     lines: list[list[Cell]] = []
     for entry in about["entries"]:
         ends = "" if entry.get("interval") is None else " [{:.1f}, {:.1f}]".format(*entry["interval"])
-        lines.append([(entry["name"], False), (f"{entry['value']:.1f}{ends}", False), (entry["from"], False)])
+        value = f"{entry['value']:g}" if round(entry["value"], 1) != entry["value"] else f"{entry['value']:.1f}"
+        lines.append([(entry["name"], False), (f"{value}{ends}", False), (entry["from"], False)])
     grid = Grid(f"The paper: {about['about']}", [about["rows"], about["unit"], "printed in"], lines)
     return markdown([grid], about.get("notes", []))
-
-
-def _name(words: Sequence[str]) -> str:
-    """Return a drawing's name: the paths without their ends, and how many tasks where these are named."""
-    some = [f"{names.count(',') + 1}-tasks" for names in _values(words, TASKS)]
-    bare = [re.sub(r"\.(json|parquet)$", "", word) for word in _files(words) + _values(words, EXPERTS)] + some
-    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in bare)
 
 
 KINDS: dict[str, Maker] = {
@@ -229,6 +273,7 @@ KINDS: dict[str, Maker] = {
     "improvements": _of_rounds(round_blocks.improvements),
     "curves": _curves,
     "paper": _paper,
+    "claims": _claims,
 }
 
 

@@ -262,7 +262,7 @@ def _before(settings: Mapping[str, Any], collect: Mapping[str, Any] | None) -> s
 # ------------------------------------------------------------------------------------------------------------- curves
 
 
-def curves(found: Sequence[Improvement], name: str) -> PageBlock:
+def curves(found: Sequence[Improvement], path: str) -> PageBlock:
     """Draw one panel a task. All percentages share an axis, so that panels compare."""
     every = [(one, task, _series(one, task)) for one in found for task in one.tasks]
     shares = [end for one, task, series in every if one.metric(task) != "return" for end in _ends(series)]
@@ -274,7 +274,7 @@ def curves(found: Sequence[Improvement], name: str) -> PageBlock:
         title, line = f"{where}: {UNITS[metric]}", (f"{one.mastery:g}%", one.mastery)
         given = {"y_range": axis, "line": line} if metric != "return" else {"y_range": None, "line": None}
         panels.append((title, charts.draw_lines(title, series, x_name="round", **given)))
-    path, words = f"plots/{name}.svg", "Scores by round with 95% intervals: " + ", ".join(title for title, _ in panels)
+    words = "Scores by round with 95% intervals: " + ", ".join(title for title, _ in panels)
     key = (
         "Filled: promoted. Hollow: refused. The line follows the promoted policy. The last mark, of another colour, is "
         "the promoted policy on other initial states."
