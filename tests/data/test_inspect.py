@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pac.cli import parse
-from pac.cli.inspect import describe
 from pac.data.store import STATE, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.report.dataset_page import png
+from pac.report.dataset_summary import describe_dataset
 
 
 def run(*arguments: str) -> int:
@@ -23,7 +23,7 @@ def run(*arguments: str) -> int:
 
 
 def warned(path: Path, *words: str) -> bool:
-    return any(all(word in warning for word in words) for warning in describe(path)["warnings"])
+    return any(all(word in warning for word in words) for warning in describe_dataset(path)["warnings"])
 
 
 def test_the_report_counts_what_is_there(make_episode: Any, make_dataset: Any, capsys: Any) -> None:
@@ -48,7 +48,7 @@ def test_a_sound_dataset_has_no_warnings(make_episode: Any, make_dataset: Any) -
     episodes = [make_episode(i, 60 + i, instruction="walker.walk") for i in range(3)]
     for episode in episodes:
         episode.action[0] = -1
-    assert describe(make_dataset("d", episodes, control_rate=20.0))["warnings"] == []
+    assert describe_dataset(make_dataset("d", episodes, control_rate=20.0))["warnings"] == []
 
 
 def test_whatever_looks_wrong_is_named(make_episode: Any, make_dataset: Any) -> None:

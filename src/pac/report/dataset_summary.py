@@ -1,0 +1,234 @@
+"""Summary of a dataset, and warnings of likely mistakes in it: the library part of `pac inspect`.
+
+Sizes, returns, success and statistics per dimension come from the index and the stored statistics, so they cost the
+same for any size. Warnings also look at a sample of episodes.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pac.data.statistics import SCALE_FLOOR, normalise_action
+from pac.data.store import ACTION, IMAGES, REWARD, STATE, Dataset, verify
+from pac.data.tokenizer import Tokenizer
+from pac.evaluation.intervals import wilson
+
+SAMPLED_EPISODES = 200  # a tenth of that with images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Rows of some episodes, evenly spaced over the dataset."""
+
+    state: np.ndarray  # (rows, dims)
+    action: np.ndarray  # (steps, dims), normalised
+    reward: np.ndarray  # (steps,)
+    frames: dict[str, list[np.ndarray]]  # camera -> first and last image of a few episodes
+
+
+def draw_sample(dataset: Dataset) -> Sample:
+    """Return a sample of the dataset, the same one every time."""
+    count = min(len(dataset), SAMPLED_EPISODES // (10 if dataset.spec.cameras else 1))
+    episodes = [dataset.episode(int(i)) for i in np.linspace(0, len(dataset) - 1, count)]
+    if not episodes:
+        empty = np.zeros((0, dataset.spec.action_dim), np.float32)
+        return Sample(state=np.zeros((0, 0)), action=empty, reward=np.zeros(0), frames={})
+    shown = episodes[:: max(1, count // 4)][:4]
+    state = [episode.observation.get(STATE, np.zeros((0, 0))) for episode in episodes]
+    action = np.concatenate([episode.action for episode in episodes])
+    return Sample(
+        state=np.concatenate(state),
+        action=normalise_action(action, dataset.action_low, dataset.action_high),
+        reward=np.concatenate([episode.reward for episode in episodes]),
+        frames={
+            name: [episode.observation[IMAGES + name][t] for episode in shown for t in (0, -1)]
+            for name in dataset.spec.cameras
+        },
+    )
+
+
+def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str, Any]:
+    """Return the summary and the warnings as plain values. `check_files` compares the checksum of every byte."""
+    dataset = Dataset(path)
+    index, spec = dataset.index, dataset.spec
+    terminated, truncated = index["terminated"], index["truncated"]
+    damage = verify(path) if check_files else []
+    report: dict[str, Any] = {
+        "path": str(path),
+        "robot": spec.robot,
+        "episodes": len(dataset),
+        "steps": dataset.num_steps,
+        "bytes": sum(file.stat().st_size for file in Path(path).iterdir()),
+        "tasks": list(_tasks(dataset)),
+        **_results(index),
+        "length": _spread(index["length"]),
+        "ends": {
+            "terminated": int((terminated & ~truncated).sum()),
+            "time limit": int((truncated & ~terminated).sum()),
+            "both": int((terminated & truncated).sum()),
+            "neither": int((~terminated & ~truncated).sum()),
+        },
+        "last_observation_unknown": int((~index["last_known"]).sum()),
+        "control_rate": spec.control_rate,
+        "cameras": {name: list(size) for name, size in spec.cameras.items()},
+        "goal_cameras": {name: list(size) for name, size in spec.goal_cameras.items()},
+        "rewards": [REWARD, *(f"{REWARD}.{name}" for name in spec.extra_rewards)],
+        "state": _dimensions(dataset, STATE, spec.state_names),
+        "action": _dimensions(dataset, ACTION, spec.action_names),
+        "action_bounds": {
+            "measured": dataset.bounds_are_measured,
+            "low": dataset.action_low.tolist(),
+            "high": dataset.action_high.tolist(),
+        },
+        "verified": not damage if check_files else None,
+    }
+    return report | {"warnings": damage + list(_warnings(dataset, report))}
+
+
+def format_results(row: dict[str, Any]) -> tuple[str, str]:
+    """Return the mean return and the success rate of a task, each with its interval, as text."""
+    spread, success = row["return"], row["success"]
+    returns = f"{spread['mean']:.4g} [{spread['low']:.4g}, {spread['high']:.4g}]" if spread else "-"
+    if not success:
+        return returns, "-"
+    return returns, f"{success['rate']:.1%} [{success['low']:.1%}, {success['high']:.1%}]"
+
+
+def _tasks(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """Yield the results per instruction. Episodes are sorted once, since there may be many of both."""
+    task = dataset.index["instruction"]
+    order = np.argsort(task, kind="stable")
+    ends = np.searchsorted(task[order], np.arange(len(dataset.instructions) + 1))
+    for name, first, last in zip(dataset.instructions, ends, ends[1:], strict=False):
+        yield {"instruction": name, "episodes": int(last - first), **_results(dataset.index[order[first:last]])}
+
+
+def _results(index: np.ndarray) -> dict[str, Any]:
+    known = index["success"][index["success"] >= 0]
+    successes = int((known == 1).sum())
+    low, high = wilson(successes, len(known))
+    success = {"rate": successes / len(known), "low": low, "high": high, "known": len(known)} if len(known) else None
+    return {"return": _spread(index["return"]), "success": success}
+
+
+def _spread(values: np.ndarray) -> dict[str, float] | None:
+    """Return mean, 95% interval of the mean, standard deviation and extremes."""
+    if not len(values):
+        return None
+    mean, std = float(values.mean()), float(values.std())
+    error = 1.96 * std / math.sqrt(max(1, len(values) - 1))
+    ends = {"min": float(values.min()), "max": float(values.max())}
+    return {"mean": mean, "low": mean - error, "high": mean + error, "std": std} | ends
+
+
+def _dimensions(dataset: Dataset, feature: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    table = dataset.statistics(feature)
+    names = names or tuple(map(str, range(len(table["mean"]))))
+    columns = zip(names, table["min"], table["max"], table["mean"], np.sqrt(table["variance"]).tolist(), strict=True)
+    return [dict(zip(("name", "min", "max", "mean", "std"), column, strict=True)) for column in columns]
+
+
+def _warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
+    """Yield likely mistakes, each with its likely fix."""
+    if not len(dataset):
+        yield "No episodes: the first one was never finished. Import or collect again."
+        return
+    sample = draw_sample(dataset)
+    yield from _state_warnings(report, sample)
+    yield from _action_warnings(dataset, report)
+    yield from _reward_warnings(dataset)
+    yield from _end_warnings(dataset, report["ends"])
+    yield from _text_warnings(dataset)
+    for camera, frames in sample.frames.items():
+        if all(frame.std() < 1 for frame in frames):
+            yield f"Camera {camera!r} shows one flat colour: check the rendering, or leave it out with --keys."
+    if dataset.spec.control_rate is None:
+        yield "Control rate unknown: give --fps at import, so that the policy can be run at the right speed."
+
+
+def _state_warnings(report: dict[str, Any], sample: Sample) -> Iterator[str]:
+    if constant := _constant(report["state"]):
+        yield f"Constant state dimensions: {constant}. They carry no information. Leave them out with --keys."
+    moving = [row for row in report["state"] if row["min"] < row["max"]]
+    still = [row["name"] for row in moving if row["std"] < SCALE_FLOOR * max(1, abs(row["mean"]))]
+    if still:
+        yield (
+            f"State dimensions that hardly move: {_listed(still)}. Standardising divides them by a floor instead of "
+            "their deviation. Check their units."
+        )
+    if not all(np.isfinite(values).all() for values in (sample.state, sample.action, sample.reward)):
+        yield "NaN or infinite values in the arrays: the files were changed after writing. Import again."
+
+
+def _action_warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
+    if constant := _constant(report["action"]):
+        yield f"Constant action dimensions: {constant}. There is nothing to learn about them."
+    if dataset.bounds_are_measured:
+        yield (
+            "Action bounds were measured, not given: the robot may allow more than the data shows. Give the true ones "
+            "at import if you know them."
+        )
+        return
+    ranges = zip(report["action"], dataset.action_high - dataset.action_low, strict=True)
+    narrow = [row["name"] for row, size in ranges if 0 < row["max"] - row["min"] < 0.2 * size]
+    if narrow:
+        yield (
+            f"Actions that use under a fifth of their bounds: {_listed(narrow)}. 101 bins on the whole range are "
+            "coarse for them. Import with tighter bounds, or with none to have them measured."
+        )
+
+
+def _reward_warnings(dataset: Dataset) -> Iterator[str]:
+    reward = dataset.statistics(REWARD)
+    if reward["min"] == reward["max"]:
+        yield f"Every reward is {reward['min'][0]:g}: a critic learns nothing from it. Relabel it, or only clone."
+    success, returns = dataset.index["success"], dataset.index["return"]
+    won, failed = returns[success == 1], returns[success == 0]
+    if len(won) and len(failed) and won.mean() < failed.mean():
+        yield (
+            f"Successful episodes have the lower return ({won.mean():.4g} against {failed.mean():.4g}): rewards and "
+            "success labels disagree, or rewards are costs. Relabel one of them."
+        )
+
+
+def _end_warnings(dataset: Dataset, ends: dict[str, int]) -> Iterator[str]:
+    index, lengths = dataset.index, dataset.index["length"]
+    if len(dataset) > 1 and ends["terminated"] == len(dataset) and (lengths == lengths[0]).all() and lengths[0] > 1:
+        yield (
+            f"All episodes end in a termination after exactly {lengths[0]} steps: these look like time limits, which "
+            "teach the critic that the task is over. Import with a format or option that tells the two apart."
+        )
+    lost = int((~index["last_known"] & ~index["terminated"]).sum())
+    if lost:
+        yield (
+            f"{lost} episodes end without their last observation: that transition is left out, since there is nothing "
+            "to bootstrap from. Record the final observation if you can."
+        )
+    if ends["neither"]:
+        yield f"{ends['neither']} episodes end with neither termination nor time limit: they are treated as cut off."
+
+
+def _text_warnings(dataset: Dataset) -> Iterator[str]:
+    tokenizer = Tokenizer()
+    if "" in dataset.instructions:
+        empty = int((dataset.index["instruction"] == dataset.instructions.index("")).sum())
+        yield f"{empty} episodes have no instruction: tasks cannot be told apart. Import with --instruction."
+    long = [text for text in dataset.instructions if len(tokenizer.pieces(text)) > tokenizer.num_tokens]
+    if long:
+        yield (
+            f"{len(long)} instructions are longer than {tokenizer.num_tokens} tokens and lose their end, such as "
+            f"{long[0][:60]!r}. Shorten them, or use a tokenizer of your own."
+        )
+
+
+def _constant(rows: list[dict[str, Any]]) -> str:
+    """Return the names of the dimensions that never change."""
+    return _listed([row["name"] for row in rows if row["min"] == row["max"]])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
