@@ -127,9 +127,10 @@ def _spread(values: np.ndarray) -> dict[str, float] | None:
 
 def _dimensions(dataset: Dataset, feature: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     table = dataset.statistics(feature)
-    names = names or tuple(map(str, range(len(table["mean"]))))
-    columns = zip(names, table["min"], table["max"], table["mean"], np.sqrt(table["variance"]).tolist(), strict=True)
-    return [dict(zip(("name", "min", "max", "mean", "std"), column, strict=True)) for column in columns]
+    names += tuple(map(str, range(len(names), len(table["mean"]))))
+    std = np.sqrt(table["variance"]).tolist()
+    rows = zip(names, table["min"], table["max"], table["mean"], std, strict=False)
+    return [dict(zip(("name", "min", "max", "mean", "std"), row, strict=True)) for row in rows]
 
 
 def _warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
