@@ -14,6 +14,7 @@ from pac.evaluation.experts import load as load_experts
 from pac.evaluation.summary import ALL
 from pac.evaluation.tables import METRICS, Cell, Grid, grids, markdown, show
 from pac.report import charts
+from tools.drawings import sheet
 from tools.results import Results
 
 UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
@@ -222,4 +223,4 @@ def drawn(path: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> PageBlock
     """Return an image of panels, and the file it is in."""
     titles = ", ".join(title for title, _ in panels)
     words = f"Bars with 95% intervals, one dot per seed: {titles}"
-    return PageBlock(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: charts.sheet(words, panels)})
+    return PageBlock(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: sheet(words, panels)})

@@ -72,7 +72,7 @@ class Results:
             for seed, part in parts.items():
                 if kept := [entry for entry in part if entry.task in self.domains[domain]]:
                     members.setdefault(row, {})[f"seed {seed}"] = kept
-        return ComparisonGroup(rules="", members=members, experts=self.experts, notes=[])
+        return ComparisonGroup(members=members, experts=self.experts)
 
     def training(self, row: str) -> str:
         """Return the row that was trained: one policy may have rows for sampled actions and for kinds of goals."""

@@ -18,6 +18,7 @@ from pac.evaluation.compare import FEW_EPISODES
 from pac.evaluation.tables import METRICS, Cell, Grid, markdown, show
 from pac.report import charts
 from tools.archive import Document, Folder
+from tools.drawings import sheet
 from tools.episode_blocks import UNITS, PageBlock
 from tools.results import Results, read_results
 
@@ -280,7 +281,7 @@ def curves(found: Sequence[Improvement], path: str) -> PageBlock:
         "the promoted policy on other initial states."
     )
     image = f'<img src="{path}" alt="{html.escape(words)}">'
-    return PageBlock(text=f"{image}\n\n{key}\n", files={path: charts.sheet(words, panels)})
+    return PageBlock(text=f"{image}\n\n{key}\n", files={path: sheet(words, panels)})
 
 
 def _series(one: Improvement, task: str) -> list[charts.Series]:

@@ -169,8 +169,7 @@ def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: 
 def intro(study: Study, scores: Mapping[str, Scores]) -> str:
     """Return the top of the page as HTML: how the data was collected, the table, the findings."""
     table = grid(scores, study.config.episodes)
-    cells = [[f"<strong>{text}</strong>" if top else html.escape(text) for text, top in row] for row in table.rows]
-    shown = page.table([*map(html.escape, table.header)], cells, caption=html.escape(table.title), pooled=table.pooled)
+    shown = page.grid_table(table)
     collections = study.collections.values()
     behaviours = [f"<code>{html.escape(c.behaviour)}</code> ({c.max_steps} steps)" for c in collections]
     known = ", ".join(f"{task} {value:g}" for task, value in EXPERTS.items())

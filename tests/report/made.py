@@ -10,8 +10,8 @@ from pac.files import write_json
 DOOR, DRAWER = "metaworld/door-open", "metaworld/drawer-open"
 
 
-def trials(actor: str, task: str, successes: int, count: int, **given: Any) -> list[EpisodeRecord]:
-    """The first so many succeed, and the return is 10 then, else the trial's number in tenths."""
+def episodes(actor: str, task: str, successes: int, count: int, **given: Any) -> list[EpisodeRecord]:
+    """Return episodes of which the first succeed. Their return is 10; else it is the index in tenths."""
     fields: dict[str, Any] = {"seed": 0, "length": 500, **given}
     return [
         EpisodeRecord(
@@ -28,7 +28,7 @@ def trials(actor: str, task: str, successes: int, count: int, **given: Any) -> l
 
 
 def config(method: str = "pac", seed: int = 0, **objective: Any) -> dict[str, Any]:
-    """As much of a config.json as a report reads."""
+    """Return as much of a config.json as a report reads."""
     dataset = {"name": "doors", "path": f"/data/{seed}", "imitation_weight": 0.5, "critic_weight": None, "reward": None}
     return {
         "config": {
@@ -36,7 +36,7 @@ def config(method: str = "pac", seed: int = 0, **objective: Any) -> dict[str, An
             "seed": seed,
             "objective": {"discount": 0.9, **objective},
             "mixture": {"groups": [{"name": "all", "weight": 2.0, "datasets": [dataset]}]},
-            "evaluation": {"tasks": [DOOR, DRAWER], "trials": 10},
+            "evaluation": {"tasks": [DOOR, DRAWER], "episodes": 10},
             "schedules": {"imitation_weight": None, "critic_weight": None},
         },
         "model": {},
@@ -73,10 +73,10 @@ def write_evaluation(
     path: Path, records: list[EpisodeRecord], actors: dict[str, Any] | None = None, **settings: Any
 ) -> Path:
     document = {
-        "format": 1,
+        "format": 2,
         "command": "pac evaluate x",
         "settings": {"actors": actors or {}, "max_steps": None, "stop_at_success": False, **settings},
-        "trials": [entry.as_json() for entry in records],
+        "episodes": [entry.as_json() for entry in records],
     }
     write_json(path, document)
     return path
@@ -86,6 +86,8 @@ def improvement(**changes: Any) -> dict[str, Any]:
     def entry(number: int, mean: float, promoted: bool) -> dict[str, Any]:
         return {
             "round": number,
+            "checkpoint": f"rounds/{number:03d}/train/checkpoints/last",
+            "start": "nothing",
             "episodes": {DOOR: 30},
             "steps": 1000 * (number + 1),
             "promoted": promoted,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.made import config, improvement, metrics, trials, write_evaluation, write_run
+from report.made import config, episodes, improvement, metrics, write_evaluation, write_run
 
 from pac.report import write_report
 
@@ -58,7 +58,7 @@ def wide_page(folder: Path) -> None:
         )
         for seed in (0, 1)
         for task in range(9)
-        for entry in trials(f"{method}, seed {seed}", f"{name}-{task}", task, 10, predicted=1.0, achieved=2.0)
+        for entry in episodes(f"{method}, seed {seed}", f"{name}-{task}", task, 10, predicted=1.0, achieved=2.0)
     ]
     runs = [write_run(folder / ("r" * 90 + str(i)), config("pac", i), metrics(i)) for i in (0, 1)]
     (folder / "improve").mkdir()

@@ -1,4 +1,4 @@
-"""What is pooled, and above all what is not."""
+"""What is pooled, and what is kept apart."""
 
 import dataclasses
 from pathlib import Path
@@ -6,127 +6,146 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report.made import DOOR, DRAWER, config, metrics, trials, write_evaluation, write_run
+from report.made import DOOR, DRAWER, config, episodes, metrics, write_evaluation, write_run
 
 from pac.evaluation import EpisodeRecord
 from pac.evaluation.intervals import stratified_bootstrap, wilson
-from pac.report.groups import ComparisonGroup, contests, name_runs, split_seed
-from pac.report.sources import Evaluation, LoadedRun, read
+from pac.report.groups import ComparisonGroup, compare_evaluations, group_runs, pooling_notes, split_seed
+from pac.report.sources import LoadedEvaluation, LoadedRun, Source, read_sources
 
 
-def evaluation(records: list[EpisodeRecord], name: str = "e.json", **actors: dict[str, Any]) -> Evaluation:
-    return Evaluation(name=name, records=records, settings={"actors": actors})
+def evaluation(
+    records: list[EpisodeRecord], name: str = "e.json", label: str | None = None, **actors: dict[str, Any]
+) -> LoadedEvaluation:
+    return LoadedEvaluation(name=name, label=label, records=records, settings={"actors": actors})
 
 
-def only(*evaluations: Evaluation, runs: list[LoadedRun] | None = None) -> ComparisonGroup:
-    made, _ = contests(evaluations, runs or [])
-    assert len(made) == 1
-    return made[0]
+def only(*evaluations: Source, runs: list[LoadedRun] | None = None) -> ComparisonGroup:
+    given = [one for one in evaluations if isinstance(one, LoadedEvaluation)]
+    (group,) = compare_evaluations(given, runs or [])
+    return group
+
+
+def counts(group: ComparisonGroup) -> dict[str, dict[str, int]]:
+    return {row: {member: len(part) for member, part in parts.items()} for row, parts in group.members.items()}
+
+
+def read_runs(*texts: str) -> list[LoadedRun]:
+    return [run for text in texts for run in read_sources(text) if isinstance(run, LoadedRun)]
 
 
 @pytest.mark.parametrize(
     ("label", "expected"),
     [
         ("PAC, seed 3", ("PAC", 3)),
-        ("pac-seed12", ("pac", 12)),
-        ("pac_seed=0", ("pac", 0)),
-        ("runs/a", ("runs/a", None)),
+        ("PAC, no camera, seed 12", ("PAC, no camera", 12)),
+        ("runs/pac-seed3", ("runs/pac-seed3", None)),
         ("seed 3", ("seed 3", None)),
-        ("proceed 3", ("proceed 3", None)),
     ],
 )
 def test_seeds_in_labels(label: str, expected: tuple[str, int | None]) -> None:
     assert split_seed(label) == expected
 
 
-def test_runs_that_differ_in_the_seed_alone_are_one_method() -> None:
-    runs = [
-        LoadedRun(name=f"r{i}", config=config(method, seed))
-        for i, (method, seed) in enumerate([("pac", 0), ("pac", 1)])
-    ]
-    runs += [LoadedRun(name="b", config=config("bc+q")), LoadedRun(name="c", config=config(), label="Ours")]
-    assert list(name_runs(runs).values()) == ["Ours", "pac", "pac", "bc+q"]
+def test_runs_of_one_label_are_pooled_and_others_are_rows_of_their_own() -> None:
+    runs = [LoadedRun(name=f"r{seed}", label="PAC", config=config(seed=seed)) for seed in (1, 0)]
+    runs += [LoadedRun(name="b", config=config("bc+q")), LoadedRun(name="c", config=config("bc+q", 1))]
+    rows = group_runs(runs)
+    assert {row: [run.name for run in members] for row, members in rows.items()} == {
+        "PAC": ["r0", "r1"],
+        "b": ["b"],
+        "c": ["c"],
+    }
+    assert pooling_notes(rows) == []
 
 
-def test_runs_with_other_settings_are_kept_apart_and_named_by_them() -> None:
-    runs = [LoadedRun(name=f"r/{e}", config=config(epsilon=e)) for e in (0.1, 0.3)]
-    names = name_runs(runs)
-    assert [names[id(run)] for run in runs] == ["pac, objective.epsilon=0.1", "pac, objective.epsilon=0.3"]
-    many = [LoadedRun(name=f"r/{e}", config=config(epsilon=e, a=e, b=e)) for e in (0.1, 0.3)]
-    names = name_runs(many)
-    assert [names[id(run)] for run in many] == ["pac, 0.1", "pac, 0.3"]
+def test_a_label_that_pools_different_settings_has_a_note() -> None:
+    runs = [LoadedRun(name=f"r{e}", config=config(epsilon=e), label="Ours") for e in (1, 2)]
+    assert pooling_notes(group_runs(runs)) == ["Ours: its runs differ in more than the seed (objective.epsilon)."]
 
 
-def test_seeds_are_pooled_over_their_trials() -> None:
-    records = trials("PAC, seed 0", DOOR, 9, 10) + trials("PAC, seed 1", DOOR, 1, 30)
-    contest = only(evaluation(records))
-    assert list(contest.members) == ["PAC"]
-    success = contest.pooled["PAC"].overall.success
+def test_seeds_are_pooled_over_their_episodes() -> None:
+    records = episodes("PAC, seed 0", DOOR, 9, 10) + episodes("PAC, seed 1", DOOR, 1, 30)
+    group = only(evaluation(records))
+    assert list(group.members) == ["PAC"]
+    success = group.pooled["PAC"].overall.success
     assert success is not None
     assert (success.mean, success.n) == (10 / 40, 40)  # not the mean of 90% and 3%
     assert (success.low, success.high) == wilson(10, 40)
-    parts = [summary.overall.success for summary in contest.single["PAC"].values()]
+    parts = [summary.overall.success for summary in group.by_member["PAC"].values()]
     assert [part.mean for part in parts if part] == [0.9, 1 / 30]
     totals = np.array([entry.total for entry in records])
-    returns = contest.pooled["PAC"].overall.returns
+    returns = group.pooled["PAC"].overall.returns
     assert (returns.low, returns.high) == stratified_bootstrap([totals])
     assert returns.mean == pytest.approx(totals.mean())
 
 
-def test_checkpoints_find_their_run_and_its_seed(tmp_path: Path) -> None:
-    runs = [read(write_run(tmp_path / f"r{seed}", config(seed=seed), metrics())) for seed in (0, 1)]
-    assert all(isinstance(run, LoadedRun) for run in runs)
+def test_a_checkpoint_takes_the_label_and_the_seed_of_its_run(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"r{seed}", config(seed=seed), metrics())
     actors = {
         str(tmp_path / "r0"): {"checkpoint": str(tmp_path / "r0"), "fingerprint": "f0"},
-        "r1": {"checkpoint": str(tmp_path / "r1" / "checkpoints" / "last"), "fingerprint": "f1"},
+        "mine": {"checkpoint": str(tmp_path / "r1"), "fingerprint": "f1"},
     }
-    records = [entry for label in actors for entry in trials(label, DOOR, 5, 10)]
-    contest = only(evaluation(records[:10], **actors), runs=[run for run in runs if isinstance(run, LoadedRun)])
-    assert {name: list(parts) for name, parts in contest.members.items()} == {"pac": ["seed 0"]}
-    both = only(evaluation(records, **actors), runs=[run for run in runs if isinstance(run, LoadedRun)])
-    assert list(both.members) == ["pac", "r1"]  # a label that a person gave stays
+    records = [entry for actor in actors for entry in episodes(actor, DOOR, 5, 10)]
+    labelled = only(evaluation(records, **actors), runs=read_runs(f"PAC={tmp_path}/r*"))
+    assert counts(labelled) == {"PAC": {"seed 0": 10, "seed 1": 10}}
+    plain = only(evaluation(records, **actors), runs=read_runs(f"{tmp_path}/r*"))
+    assert counts(plain) == {str(tmp_path / "r0"): {"seed 0": 10}, "mine": {"seed 1": 10}}
+
+
+def test_runs_of_one_label_and_seed_are_both_pooled(tmp_path: Path) -> None:
+    paths = [str(write_run(tmp_path / name, config(epsilon=i), metrics())) for i, name in enumerate("ab")]
+    actors = {path: {"checkpoint": path, "fingerprint": path} for path in paths}
+    records = [entry for actor in actors for entry in episodes(actor, DRAWER, 5, 10)]
+    group = only(evaluation(records, **actors), runs=read_runs(f"Ours={tmp_path}/*"))
+    assert counts(group) == {"Ours": dict.fromkeys(paths, 10)}
+
+
+def test_a_label_of_a_file_pools_its_actors() -> None:
+    records = episodes("a", DOOR, 3, 10) + episodes("b", DOOR, 4, 10)
+    assert counts(only(evaluation(records, label="PAC"))) == {"PAC": {"a": 10, "b": 10}}
+    again = [evaluation(episodes("a", DOOR, 3, 10), name, label="PAC") for name in ("x.json", "y.json")]
+    assert counts(only(*again)) == {"PAC": {"a": 10, "a (y.json)": 10}}
 
 
 def test_two_checkpoints_of_one_run_are_not_pooled(tmp_path: Path) -> None:
-    run = read(write_run(tmp_path / "r", config(), metrics()))
-    assert isinstance(run, LoadedRun)
+    runs = read_runs(f"PAC={write_run(tmp_path / 'r', config(), metrics())}")
     places = {step: str(tmp_path / "r" / "checkpoints" / step) for step in ("000200", "000400")}
     actors = {place: {"checkpoint": place, "fingerprint": step} for step, place in places.items()}
-    records = [entry for label in actors for entry in trials(label, DOOR, 5, 10)]
-    contest = only(evaluation(records, **actors), runs=[run])
-    assert list(contest.members) == ["pac, 000200", "pac, 000400"]
+    actors[f"{places['000400']} (greedy)"] = actors[places["000400"]] | {"sampling": "mode"}
+    records = [entry for actor in actors for entry in episodes(actor, DOOR, 5, 10)]
+    group = only(evaluation(records, **actors), runs=runs)
+    assert list(group.members) == ["PAC, 000200", "PAC, 000400", "PAC, 000400 (greedy)"]
     again = {place: {"checkpoint": place, "fingerprint": "other"} for place in places.values()}
     first = evaluation(records[:10], "x.json", **actors)
     later = evaluation(records[:10], "y.json", **again)  # the same folder, written anew in between
-    contest = only(first, later, runs=[run])
-    assert {name: sum(map(len, parts.values())) for name, parts in contest.members.items()} == {
-        "pac, 000200": 10,
-        "pac, 000200 (y)": 10,
-    }
+    group = only(first, later, runs=runs)
+    assert counts(group) == {"PAC, 000200": {"seed 0": 10}, f"{places['000200']} (y.json)": {"seed 0": 10}}
 
 
-def test_the_same_trials_in_two_files_count_once() -> None:
+def test_the_same_episodes_in_two_files_count_once() -> None:
     actor = {"behaviour": "random"}
-    first = evaluation(trials("random", DOOR, 5, 10), "a.json", random=actor)
-    longer = evaluation(trials("random", DOOR, 5, 20), "b.json", random=actor)
+    first = evaluation(episodes("random", DOOR, 5, 10), "a.json", random=actor)
+    longer = evaluation(episodes("random", DOOR, 5, 20), "b.json", random=actor)
     assert only(first, longer).pooled["random"].overall.episodes == 20
-    other = evaluation(trials("random", DOOR, 5, 20), "b.json", random={"behaviour": "random+hesitate"})
-    assert list(only(first, other).members) == ["random", "random (b)"]
+    other = evaluation(episodes("random", DOOR, 5, 20), "b.json", random={"behaviour": "random+hesitate"})
+    assert list(only(first, other).members) == ["random", "random (b.json)"]
 
 
-def test_trials_that_ended_by_other_rules_are_another_contest() -> None:
-    first = evaluation(trials("a", DOOR, 5, 10))
-    cut = Evaluation(name="cut", records=trials("a", DOOR, 5, 10), settings={"max_steps": 100, "stop_at_success": True})
-    made, _ = contests([first, cut], [])
-    assert [contest.rules for contest in made] == ["", "at most 100 steps, ended at success"]
-    assert made[0].experts.keys() == {DOOR}
-    assert made[1].experts == {}
+def test_episodes_that_ended_by_other_rules_are_another_group() -> None:
+    settings = {"max_steps": 100, "stop_at_success": True}
+    cut = LoadedEvaluation(name="cut", records=episodes("a", DOOR, 5, 10), settings=settings)
+    groups = compare_evaluations([evaluation(episodes("a", DOOR, 5, 10)), cut], [])
+    assert [group.rules for group in groups] == ["", "at most 100 steps, ended at success"]
+    assert DOOR in groups[0].experts
+    assert groups[1].experts == {}
 
 
 def test_differences_pair_seeds_with_seeds() -> None:
     records = []
     for seed, (ours, theirs) in enumerate([(6, 2), (4, 4)]):
-        records += trials(f"A, seed {seed}", DOOR, ours, 8) + trials(f"B, seed {seed}", DOOR, theirs, 8)
+        records += episodes(f"A, seed {seed}", DOOR, ours, 8) + episodes(f"B, seed {seed}", DOOR, theirs, 8)
     found, complaints = only(evaluation(records)).differences()
     assert complaints == []
     success = next(d for d in found if d.metric == "success")
@@ -134,24 +153,15 @@ def test_differences_pair_seeds_with_seeds() -> None:
     assert success.difference == pytest.approx(4 / 16)
 
 
-def test_other_initial_states_are_said_not_paired() -> None:
-    others = [dataclasses.replace(entry, state="elsewhere") for entry in trials("B", DOOR, 2, 4)]
-    found, complaints = only(evaluation(trials("A", DOOR, 2, 4) + others)).differences()
+def test_other_initial_states_are_a_complaint() -> None:
+    others = [dataclasses.replace(entry, state="elsewhere") for entry in episodes("B", DOOR, 2, 4)]
+    found, complaints = only(evaluation(episodes("A", DOOR, 2, 4) + others)).differences()
     assert found == []
     assert "same state" in complaints[0]
 
 
-def test_a_label_that_pools_different_settings_says_so(tmp_path: Path) -> None:
-    runs = [LoadedRun(name=f"r{e}", path=tmp_path / f"r{e}", config=config(epsilon=e), label="Ours") for e in (1, 2)]
-    actors = {str(run.path): {"checkpoint": str(run.path), "fingerprint": run.name} for run in runs}
-    records = [entry for label in actors for entry in trials(label, DRAWER, 5, 10)]
-    contest = only(evaluation(records, **actors), runs=runs)
-    assert list(contest.members) == ["Ours"]
-    assert contest.pooled["Ours"].overall.episodes == 20
-    assert contest.notes == ["Ours: its runs differ in more than the seed (objective.epsilon)."]
-
-
-def test_a_file_of_an_evaluation_reads_into_the_same_contest(tmp_path: Path) -> None:
-    found = read(write_evaluation(tmp_path / "e.json", trials("a", DOOR, 3, 10), {"a": {"behaviour": "random"}}))
-    assert isinstance(found, Evaluation)
-    assert only(found).members == only(evaluation(trials("a", DOOR, 3, 10))).members
+def test_a_file_of_an_evaluation_reads_into_the_same_group(tmp_path: Path) -> None:
+    (found,) = read_sources(
+        write_evaluation(tmp_path / "e.json", episodes("a", DOOR, 3, 10), {"a": {"behaviour": "x"}})
+    )
+    assert only(found).members == only(evaluation(episodes("a", DOOR, 3, 10))).members

@@ -4,12 +4,13 @@ import re
 
 import pytest
 
-from pac.report import html as look
+from pac.evaluation.tables import Grid
+from pac.report import html
 
 
 def schemes() -> list[dict[str, str]]:
     """Variables of the light and the dark scheme."""
-    blocks = re.findall(r":root \{(.*?)\}", look.STYLE, re.DOTALL)
+    blocks = re.findall(r":root \{(.*?)\}", html.STYLE, re.DOTALL)
     return [dict(re.findall(r"--([\w-]+): (#\w+)", block)) for block in blocks]
 
 
@@ -30,7 +31,7 @@ def contrast(first: str, second: str) -> float:
 def test_series_and_text_stand_out_from_their_ground(number: int) -> None:
     colours = schemes()[number]
     assert contrast("#fff", "#000") == pytest.approx(21)
-    for i in range(look.SERIES):
+    for i in range(html.SERIES):
         assert contrast(colours[f"s{i}"], colours["paper"]) >= 3, i
     for name, ground in (("ink", "paper"), ("soft", "paper"), ("ink", "warn"), ("ink", "faint")):
         assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
@@ -42,11 +43,12 @@ def test_paper_is_light_whatever_the_screen() -> None:
 
 
 def test_a_page_escapes_its_title_and_its_warnings() -> None:
-    assert "<title>&lt;b&gt;</title>" in look.document("<b>", "")
-    assert look.warning("<b>") == '<p class="warning">&lt;b&gt;</p>'
+    assert "<title>&lt;b&gt;</title>" in html.document("<b>", [])
+    assert html.warning("<b>") == '<p class="warning">&lt;b&gt;</p>'
 
 
 def test_pooled_rows_are_set_apart() -> None:
-    made = look.table(["a"], [["1"], ["2"], ["3"]], pooled=1)
+    rows = [[(text, False)] for text in "123"]
+    made = html.grid_table(Grid("t", ["a"], rows, 1))
     assert made.index("<tr><td>2") < made.index('<tr class="pooled"><td>3')
-    assert "pooled" not in look.table(["a"], [["1"], ["2"]])
+    assert "pooled" not in html.grid_table(Grid("t", ["a"], rows))

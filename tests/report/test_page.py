@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from report.made import DOOR, DRAWER, config, improvement, metrics, trials, write_evaluation, write_run
+from report.made import DOOR, DRAWER, config, episodes, improvement, metrics, write_evaluation, write_run
 from report.reading import Page
 
 from pac.cli import main
 from pac.evaluation import experts
 from pac.evaluation.intervals import wilson
-from pac.report import Evaluation, make_page, write_report
+from pac.report import LoadedEvaluation, make_page, write_report
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 
@@ -25,16 +25,16 @@ def show(successes: int, count: int) -> str:
 
 
 def sources(tmp_path: Path) -> list[str]:
-    """Two seeds of PAC and one of BC+Q, tried in two tasks, beside a random actor; an improvement."""
+    """Return two seeds of PAC and one of BC+Q, evaluated in two tasks, a random actor, and an improvement."""
     paths = []
     actors: dict[str, Any] = {"random": {"behaviour": "random"}}
-    records = trials("random", DOOR, 1, 10) + trials("random", DRAWER, 0, 10)
+    records = episodes("random", DOOR, 1, 10) + episodes("random", DRAWER, 0, 10)
     for name, method, seed, wins in (("a", "pac", 0, 6), ("b", "pac", 1, 8), ("c", "bc+q", 0, 3)):
         path = str(write_run(tmp_path / name, config(method, seed), metrics(seed)))
-        paths.append(path)
+        paths.append(f"{method.upper()}={path}")
         actors[path] = {"checkpoint": path, "fingerprint": name, "sampling": "sample", "best_of": 1}
-        records += trials(path, DOOR, wins, 10, predicted=3.0, achieved=2.0 + seed)
-        records += trials(path, DRAWER, wins - 2, 10)
+        records += episodes(path, DOOR, wins, 10, predicted=3.0, achieved=2.0 + seed)
+        records += episodes(path, DRAWER, wins - 2, 10)
     paths.append(str(write_evaluation(tmp_path / "e.json", records, actors)))
     (tmp_path / "improve").mkdir()
     (tmp_path / "improve" / "improve.json").write_text(json.dumps(improvement()))
@@ -44,39 +44,40 @@ def sources(tmp_path: Path) -> list[str]:
 def test_the_numbers_are_those_of_the_sources(tmp_path: Path) -> None:
     page = Page(make_page(sources(tmp_path)))
     success = page.table("Success, %")
-    assert success[DOOR]["pac"] == f"{show(14, 20)}|60.0 / 80.0"
-    assert success[DOOR]["bc+q"] == show(3, 10)
-    assert success["pooled, 2 tasks"]["pac"] == f"{show(24, 40)}|50.0 / 70.0"
+    assert success[DOOR]["PAC"] == show(14, 20)
+    assert success[DOOR]["BC+Q"] == show(3, 10)
+    assert success["pooled, 2 tasks"]["PAC"] == show(24, 40)
     assert success["pooled, 2 tasks"]["random"] == show(1, 20)
-    assert success[DOOR]["trials"] == "10/20"
+    assert success[DOOR]["episodes"] == "10/20"
     percent = page.table("Percent of expert")[DOOR]["random"]
     mean = np.mean([10.0, *(i / 10 for i in range(1, 10))])
     assert float(percent.split()[0]) == round(100 * float(mean) / experts.load()[DOOR].mean, 1)
-    each = Page.rows(page.tables[page.captions.index("Success, %")])
-    assert each["pac, seed 1"][DOOR] == show(8, 10)
-    calibration = page.with_header("method", "task", "trials", "predicted")
-    assert calibration["pac"]["trials"] == "20"
-    assert calibration["pac"]["predicted"] == "3"
-    assert calibration["pac"]["achieved"].split()[0] == "2.5"
-    assert calibration["pac"]["predicted - achieved"].split()[0] == "+0.5"
+    each = page.with_header("task", "episodes", "PAC, seed 0", "PAC, seed 1")
+    assert each[DOOR]["PAC, seed 1"] == show(8, 10)
+    calibration = page.with_header("row", "task", "episodes", "predicted")
+    assert calibration["PAC"]["episodes"] == "20"
+    assert calibration["PAC"]["predicted"] == "3"
+    assert calibration["PAC"]["achieved"].split()[0] == "2.5"
+    assert calibration["PAC"]["predicted - achieved"].split()[0] == "+0.5"
 
 
 def test_runs_curves_and_mixture(tmp_path: Path) -> None:
     page = Page(make_page(sources(tmp_path)))
-    table = page.with_header("run", "method", "seed")
+    table = page.with_header("run", "row", "method", "seed")
     assert table[str(tmp_path / "b")]["seed"] == "1"
     assert table[str(tmp_path / "b")]["updates"] == "100"
     assert table[str(tmp_path / "b")]["time"] == "1 min 15 s"
-    assert table[str(tmp_path / "a")]["success in training, last, % [95%]"] == show(10, 20)  # 10 trials of 2 tasks
+    assert (table[str(tmp_path / "b")]["row"], table[str(tmp_path / "b")]["method"]) == ("PAC", "pac")
+    assert table[str(tmp_path / "a")]["last success in training, % [95%]"] == show(10, 20)  # 10 episodes of 2 tasks
     loss = {line["name"]: line for line in page.plots["Loss, all terms"]["series"]}
-    assert loss["pac"]["y"] == [step + 0.5 for step in range(10, 101, 10)]  # the mean of the two seeds
-    assert (loss["pac"]["low"][0], loss["pac"]["high"][0]) == (10.0, 11.0)
-    assert loss["bc+q"]["y"] == list(range(10, 101, 10))
-    tried = {line["name"]: line for line in page.plots["Success, all 2 tasks"]["series"]}
+    assert loss["PAC"]["y"] == [step + 0.5 for step in range(10, 101, 10)]  # the mean of the two seeds
+    assert (loss["PAC"]["low"][0], loss["PAC"]["high"][0]) == (10.0, 11.0)
+    assert loss["BC+Q"]["y"] == list(range(10, 101, 10))
+    evaluated = {line["name"]: line for line in page.plots["Success, all 2 tasks"]["series"]}
     low, high = wilson(10 + 12, 40)
-    assert tried["pac"]["y"] == [55.0]
-    assert tried["pac"]["low"] == [float(f"{100 * low:.4g}")]
-    assert tried["pac"]["high"] == [float(f"{100 * high:.4g}")]
+    assert evaluated["PAC"]["y"] == [55.0]
+    assert evaluated["PAC"]["low"] == [float(f"{100 * low:.4g}")]
+    assert evaluated["PAC"]["high"] == [float(f"{100 * high:.4g}")]
     data = page.with_header("dataset", "group")["doors"]
     assert [data[k] for k in ("weight λ", "P_eff", "alpha", "beta", "episodes", "transitions")] == [
         *("2", "1", "0.5", "4 (actions)", "20", "≤ 200")
@@ -88,14 +89,15 @@ def test_rounds_of_improvement(tmp_path: Path) -> None:
     assert page.headings == ["PAC report", "Rounds of improvement", str(tmp_path / "improve"), "Settings", "Commands"]
     assert page.plots[DOOR]["series"][0]["y"] == [20.0, 15.0, 60.0]
     rounds = page.with_header("round")
-    assert rounds["1"]["promoted"] == "refused"
+    assert rounds["1"]["promoted"] == "no"
     assert rounds["2"][DOOR] == "60.0% [50.0, 70.0]"
     assert rounds["2"]["seconds"] == "64"
 
 
 def test_the_page_needs_nothing_else_and_tells_how_to_make_it_again(tmp_path: Path) -> None:
     given = sources(tmp_path)
-    out = write_report(given, tmp_path / "page.html")
+    out = tmp_path / "page.html"
+    assert main(["report", *given, "--out", str(out)]) == 0
     text = out.read_text()
     page = Page(text)
     assert page.tags["link"] == 0
@@ -111,9 +113,9 @@ def test_the_page_needs_nothing_else_and_tells_how_to_make_it_again(tmp_path: Pa
 def test_what_there_is_no_data_for_is_left_out(tmp_path: Path) -> None:
     only_run = Page(make_page([write_run(tmp_path / "a", config(), metrics())]))
     assert only_run.headings == ["PAC report", "Learning curves", "Runs", "Data", "Settings", "Commands"]
-    only_trials = Page(make_page([Evaluation(name="mine", records=trials("a", "my/task", 2, 5))]))
-    assert only_trials.headings == ["PAC report", "Results", "By task"]
-    assert only_trials.table("Success, %")["my/task"]["a"] == show(2, 5)
+    only_episodes = Page(make_page([LoadedEvaluation(name="mine", records=episodes("a", "my/task", 2, 5))]))
+    assert only_episodes.headings == ["PAC report", "Results", "By task"]
+    assert only_episodes.table("Success, %")["my/task"]["a"] == show(2, 5)
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:
@@ -123,13 +125,14 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     settings["mixture"]["datasets"][0]["name"] = settings["command"] = HOSTILE
     rows = [*metrics(), {"step": 100, HOSTILE: 1.0, f"evaluation/{HOSTILE}/success": 0.5}]
     run = write_run(tmp_path / name, settings, rows, finished=False)
-    records = trials(HOSTILE, HOSTILE, 2, 4, predicted=1.0, achieved=2.0) + trials("b", HOSTILE, 2, 4)
+    records = episodes(HOSTILE, HOSTILE, 2, 4, predicted=1.0, achieved=2.0) + episodes("b", HOSTILE, 2, 4)
     rounds = improvement(status=HOSTILE)
-    rounds["rounds"][0] |= {"reason": HOSTILE, "summary": {HOSTILE: {"mean": 0.5, "unit": HOSTILE}}}
+    rounds["rounds"][0] |= {"reason": HOSTILE}
+    rounds["rounds"][0]["summary"][HOSTILE] = {"mean": 0.5, "low": None, "high": None, "unit": "return"}
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "improve.json").write_text(json.dumps(rounds))
     evaluation = write_evaluation(tmp_path / f"{name}.json", records)
-    text = make_page([run, evaluation, tmp_path / "i"], title=HOSTILE, notes={HOSTILE: HOSTILE}, command=HOSTILE)
+    text = make_page([run, evaluation, tmp_path / "i"], title=HOSTILE, notes=[HOSTILE], command=HOSTILE)
     page = Page(text)
     assert page.tags["script"] == 1
     assert page.tags["img"] == 0
@@ -146,7 +149,7 @@ def test_missing_and_infinite_numbers_leave_no_trace(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", config(), rows, finished=False)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 41, "loss/critic": Infinity}\n{"step": 42, "loss/tot')
-    text = make_page([run, Evaluation(name="one", records=trials("a", "my/task", 1, 1))])
+    text = make_page([run, LoadedEvaluation(name="one", records=episodes("a", "my/task", 1, 1))])
     page = Page(text)
     drawn = [value for _, name, value in page.attributes if name in ("d", "points", "cx", "cy", "x", "y", "width")]
     assert not any("nan" in value or "inf" in value for value in drawn)
@@ -157,32 +160,31 @@ def test_missing_and_infinite_numbers_leave_no_trace(tmp_path: Path) -> None:
 
 
 def test_videos_are_embedded_as_far_as_they_fit(tmp_path: Path) -> None:
-    file = write_evaluation(tmp_path / "e.json", trials("a", DOOR, 2, 4))
+    file = write_evaluation(tmp_path / "e.json", episodes("a", DOOR, 2, 4))
     for index, suffix in enumerate(("mp4", "gif", "webp")):
-        (tmp_path / f"metaworld.door-open.trial{index}.a.{suffix}").write_bytes(b"avc1" + bytes(300_000))
+        (tmp_path / f"metaworld.door-open.episode{index}.a.{suffix}").write_bytes(b"avc1" + bytes(300_000))
     whole = make_page([file])
     assert [whole.count(f"data:{kind};base64") for kind in ("video/mp4", "image/gif", "image/webp")] == [1, 1, 1]
     assert Page(whole).warnings == []
     some = make_page([file], video_megabytes=0.9)  # two of 0.4 MB
     assert [some.count(f"data:{kind};base64") for kind in ("video/mp4", "image/gif", "image/webp")] == [1, 1, 0]
-    assert "trial2.a.webp" in Page(some).warnings[0]
+    assert "episode2.a.webp" in Page(some).warnings[0]
     assert len(make_page([file], video_megabytes=0.0)) < 100_000
 
 
-def test_an_introduction_and_notes_on_rows(tmp_path: Path) -> None:
-    records = [entry for seed in (0, 1) for entry in trials(f"PAC, seed {seed}", "point", 3, 4)]
+def test_an_introduction_and_notes(tmp_path: Path) -> None:
+    records = [entry for seed in (0, 1) for entry in episodes(f"PAC, seed {seed}", "my/point", 3, 4)]
     out = write_report(
-        [Evaluation(name="demo", records=records)],
+        [LoadedEvaluation(name="demo", records=records)],
         tmp_path / "deep" / "demo.html",
         title="Demo",
         intro_html="<p>Why <em>this</em>.</p>",
-        notes={"PAC": "the method of the paper", "others": "not in the table"},
+        notes=["Two <b>seeds</b>."],
     )
     page = Page(out.read_text())
     assert "<p>Why <em>this</em>.</p>" in out.read_text()
-    assert page.table("Success, %")["point"]["PACa"].startswith(show(6, 8))
-    assert "a PAC: the method of the paper" in page.text
-    assert "others: not in the table" in page.text
+    assert page.table("Success, %")["my/point"]["PAC"] == show(6, 8)
+    assert "Two <b>seeds</b>." in page.text
     assert "Commands" not in page.headings  # nothing on disk to name
 
 
@@ -190,40 +192,43 @@ def test_trained_on_another_reward_there_is_no_calibration(tmp_path: Path) -> No
     settings = config()
     settings["config"]["mixture"]["groups"][0]["datasets"][0]["reward"] = "success"
     path = str(write_run(tmp_path / "a", settings, metrics()))
-    records = trials(path, DOOR, 3, 10, predicted=1.0, achieved=2.0)
+    records = episodes(path, DOOR, 3, 10, predicted=1.0, achieved=2.0)
     file = write_evaluation(tmp_path / "e.json", records, {path: {"checkpoint": path, "fingerprint": "a"}})
     page = Page(make_page([path, file]))
     assert not [table for table in page.tables if "predicted" in table[0]]
-    assert page.warnings == ["Left out, since their critic learned another reward than the world's: pac."]
+    assert page.warnings == [f"Left out, because their critic learned another reward than the environment's: {path}."]
 
 
 def test_from_training_to_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With nothing made up: two real runs, their trials, and the command."""
+    """Two real runs, their evaluation, and the command."""
     runs.write_dataset(tmp_path / "data" / "pendulum", dims=3, low=(-1.0,), high=(1.0,), instruction="swingup")
     recipe = runs.dump(runs.recipe(tmp_path / "data", objective={"discount": 0.5}), tmp_path / "r.toml")
     folders = [str(tmp_path / f"run{seed}") for seed in (0, 1)]
     for seed, folder in enumerate(folders):
         assert main(["train", str(recipe), "--out", folder, f"seed={seed}"]) == 0
     task = "control/pendulum.swingup"
-    trying = ["evaluate", *folders, "--tasks", task, "--trials", "3", "--max-steps", "6", "--workers", "0"]
-    assert main([*trying, "--json", str(tmp_path / "e.json")]) == 0
+    evaluate = ["evaluate", *folders, "--tasks", task, "--episodes", "3", "--max-steps", "6", "--workers", "0"]
+    assert main([*evaluate, "--json", str(tmp_path / "e.json")]) == 0
     capsys.readouterr()
     out = tmp_path / "page.html"
-    assert main(["report", *folders, str(tmp_path / "e.json"), "--out", str(out), "--title", "Two seeds"]) == 0
+    assert (
+        main(["report", f"PAC={tmp_path}/run*", str(tmp_path / "e.json"), "--out", str(out), "--title", "Two seeds"])
+        == 0
+    )
     assert str(out) in capsys.readouterr().out
     page = Page(out.read_text())
-    trial = json.loads((tmp_path / "e.json").read_text())["trials"]
-    mean = sum(entry["return"] for entry in trial) / 6
-    assert page.table("Return")[task]["pac"].split()[0] == f"{mean:.1f}"
-    predicted = np.mean([entry["predicted"] for entry in trial])
-    row = page.with_header("method", "task", "trials", "predicted")["pac"]
+    played = json.loads((tmp_path / "e.json").read_text())["episodes"]
+    mean = sum(entry["return"] for entry in played) / 6
+    assert page.table("Return")[task]["PAC"].split()[0] == f"{mean:.1f}"
+    predicted = np.mean([entry["predicted"] for entry in played])
+    row = page.with_header("row", "task", "episodes", "predicted")["PAC"]
     assert row["predicted"] == f"{predicted:.4g}"
-    assert row["trials"] == "6"
+    assert row["episodes"] == "6"
     assert page.warnings == []
     assert f"pac train {recipe} seed=1 --out {folders[1]}" in page.text
     for folder in folders:
         Path(folder).rename(f"{folder}-moved")
-    moved = Page(make_page([f"Ours={folder}-moved" for folder in folders] + [tmp_path / "e.json"]))
-    assert moved.table("Return")[task]["Ours"].split()[0] == f"{mean:.1f}"  # known by their weights
+    moved = Page(make_page([f"Ours={tmp_path}/run*", f"Ours={tmp_path / 'e.json'}"]))
+    assert moved.table("Return")[task]["Ours"].split()[0] == f"{mean:.1f}"  # the label of the file pools its actors
     assert main(["report", str(tmp_path), "--out", str(out)]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err

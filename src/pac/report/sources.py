@@ -1,7 +1,9 @@
-"""What a report is made of, read from disk: runs, evaluations, improvements. Nothing is computed here, and nothing
-that is damaged or unfinished stops the rest: it is read as far as it goes, with a note.
+"""The sources of a report, read from disk: runs, evaluations and improvements.
+
+A source that is damaged or unfinished is read as far as it goes, with a note.
 """
 
+import glob
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -11,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pac.evaluation.records import EpisodeRecord, partial_path
-from pac.evaluation.records import read_evaluation as read_records
+from pac.evaluation.records import EpisodeRecord, partial_path, read_evaluation
 from pac.evaluation.video import file_name
+from pac.files import problem
+from pac.improve.folder import IMPROVE, FinishedRound
 from pac.old_names import rename_run_config
 from pac.training.run_dir import CONFIG
 
@@ -21,153 +24,125 @@ EXPECTED = (
     "the folder of a run (`pac train`, with config.json), the JSON of an evaluation (`pac evaluate --json`) or the "
     "folder of an improvement (`pac improve`, with improve.json)"
 )
-FILMS = {".mp4": "video/mp4", ".gif": "image/gif", ".webp": "image/webp"}
+FIX = "Check the path. Put quotes around a pattern such as 'PAC=runs/pac-*'."
+VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif", ".webp": "image/webp"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """What runs, evaluations and improvements have in common."""
+
+    name: str  # the path as the user wrote it
+    label: str | None = None  # given by the user; sources of one label are pooled
+    path: Path | None = None  # None: made in memory
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)  # settings that the page shows as JSON
+    command: str | None = None  # that made it
+
+    @property
+    def row(self) -> str:
+        """The name in tables and legends."""
+        return self.label or self.name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve:
-    """One metric: a value a step, steps rising; NaN where the run had none."""
+    """A metric at rising steps. NaN where the run logged no number."""
 
     steps: np.ndarray
     values: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LoadedRun:
-    """A run's folder."""
+class LoadedRun(Source):
+    """The folder of a run."""
 
-    name: str  # as it was named
-    path: Path | None = None
-    label: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)  # what config.json holds; empty if that is damaged
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json; empty if it is damaged
     curves: Mapping[str, Curve] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
-        return table(self.config.get("config"))
-
-    @property
-    def method(self) -> str:
-        return str(self.settings.get("method") or self.summary.get("method") or "unknown method")
+        """The resolved recipe."""
+        return dict(self.config.get("config", {}))
 
     @property
     def seed(self) -> int | None:
-        seed = self.settings.get("seed")
-        return seed if isinstance(seed, int) else None
+        return self.settings.get("seed")
 
     @property
-    def planned(self) -> int | None:
-        steps = self.config.get("steps")
-        return steps if isinstance(steps, int) else None
+    def planned_steps(self) -> int | None:
+        return self.config.get("steps")
 
     @property
     def last_step(self) -> int:
-        return max((int(curve.steps[-1]) for curve in self.curves.values() if len(curve.steps)), default=0)
+        return max((int(curve.steps[-1]) for curve in self.curves.values()), default=0)
+
+    @property
+    def datasets(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Each dataset of the recipe's mixture with its group, by name."""
+        groups = self.settings.get("mixture", {}).get("groups", [])
+        return {dataset["name"]: (dataset, group) for group in groups for dataset in group["datasets"]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Film:
-    """A video beside an evaluation, of one of its trials."""
+class Video:
+    """The video of an evaluation episode."""
 
     path: Path
     caption: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
-    """Trials, and what shaped them. To report on trials of your own, give `name`, `records`, and nothing else."""
+class LoadedEvaluation(Source):
+    """Evaluation episodes and their settings. Episodes of your own need `name` and `records` only."""
 
-    name: str
     records: list[EpisodeRecord]
-    path: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    document: Mapping[str, Any] = field(default_factory=dict)  # all else in the file
-    films: tuple[Film, ...] = ()
-    notes: tuple[str, ...] = ()
+    experts: Mapping[str, float] = field(default_factory=dict)  # the return that counts as 100% of each task
+    videos: tuple[Video, ...] = ()
 
-    def actor(self, label: str) -> dict[str, Any]:
-        """What the file says of an actor."""
-        return table(table(self.settings.get("actors")).get(label))
+    def describe_actor(self, actor: str) -> dict[str, Any]:
+        """Return the actor's entry in the settings."""
+        return dict(self.settings.get("actors", {}).get(actor, {}))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Improvement:
-    """Rounds of collecting, training and evaluating."""
+class LoadedImprovement(Source):
+    """Rounds of collection, training and evaluation."""
 
-    name: str
-    path: Path | None = None
-    content: Mapping[str, Any] = field(default_factory=dict)
-    rounds: tuple[dict[str, Any], ...] = ()
-    experts: Mapping[str, float] = field(default_factory=dict)  # the return that counts as 100%
-    notes: tuple[str, ...] = ()
+    status: str = ""
+    rounds: tuple[FinishedRound, ...] = ()
+    experts: Mapping[str, float] = field(default_factory=dict)
 
 
-Source = LoadedRun | Evaluation | Improvement
+def read_sources(text: str | Path) -> list[Source]:
+    """Read `PATH` or `LABEL=PATH`. A path may be a pattern such as runs/pac-*; it stands for all paths that match."""
+    label, pattern = None, str(text)
+    if not _paths(pattern) and "=" in pattern:
+        label, _, pattern = pattern.partition("=")
+    if not (paths := _paths(pattern)):
+        raise problem(pattern, expected=EXPECTED, found="nothing there", fix=FIX)
+    return [_read_source(path, label) for path in paths]
 
 
-def read(text: str | Path) -> Source:
-    """A path, or LABEL=PATH: the label names a run's group."""
-    label, path = None, Path(text)
-    if not path.exists() and not partial_path(path).exists() and "=" in str(text):
-        label, _, rest = str(text).partition("=")
-        path = Path(rest)
-    name = str(path)
-    if (path / "improve.json").is_file():
-        return _improvement(path, name)
-    if path.is_dir():
-        return _run(path, name, label)
-    if partial_path(whole := path.with_name(path.name.removesuffix(".partial.jsonl"))) == path:
-        path = whole
-    if path.is_file() or partial_path(path).is_file():
-        return _evaluation(path, name)
-    raise ValueError(f"{path}: expected {EXPECTED}, found nothing there.")
+def _paths(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    return [path] if path.exists() or partial_path(path).exists() else sorted(map(Path, glob.glob(pattern)))
 
 
-def table(value: Any) -> dict[str, Any]:
-    """The value if it is a table, else an empty one: files may hold anything."""
-    return dict(value) if isinstance(value, Mapping) else {}
+def _read_source(path: Path, label: str | None) -> Source:
+    if (path / IMPROVE).is_file():
+        return _read_improvement(path, label)
+    return _read_run(path, label) if path.is_dir() else _read_evaluation(path, label)
 
 
-def number(value: Any) -> float:
-    """The value if it is a number, else NaN."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-
-
-# ------------------------------------------------------------------------------------------------------------- runs
-
-
-def _run(path: Path, name: str, label: str | None) -> LoadedRun:
-    config, notes = _json(path / CONFIG)
-    config = rename_run_config(config)
-    whole = {"config", "model", "steps"} <= config.keys()
-    if (config and not whole) or not (whole or notes or (path / "metrics.jsonl").is_file()):
-        raise ValueError(f"{path}: expected {EXPECTED}, found {_listing(path)}.")
-    if not whole:
-        notes = notes or [f"{CONFIG} is missing: method and seed are not known."]
-    curves, complaints = read_curves(path / "metrics.jsonl")
-    summary, damaged = _json(path / "summary.json")
-    run = LoadedRun(name=name, path=path, label=label, config=config, curves=curves, summary=summary)
-    ends = run.planned is not None and run.last_step < run.planned
-    if ends or not (path / "summary.json").is_file():
-        planned = f" of {run.planned:,}" if run.planned is not None else ""
-        complaints = [*complaints, f"Not finished: step {run.last_step:,}{planned}."]
-    told = tuple(f"{name}: {note}" for note in [*notes, *complaints, *damaged])
-    return LoadedRun(name=name, path=path, label=label, config=config, curves=curves, summary=summary, notes=told)
-
-
-def _listing(path: Path) -> str:
-    names = sorted(entry.name for entry in path.iterdir())
-    return f"a folder with {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}" if names else "an empty folder"
-
-
-def _json(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A table and no complaint; or nothing and, if the file is there, a complaint."""
+def _read_json(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return a JSON object and notes. It is empty if the file is missing or damaged."""
     try:
         content = json.loads(path.read_text())
         if not isinstance(content, dict):
-            raise ValueError("expected a table")
+            raise ValueError("expected an object")
     except FileNotFoundError:
         return {}, []
     except (OSError, ValueError) as error:
@@ -175,81 +150,124 @@ def _json(path: Path) -> tuple[dict[str, Any], list[str]]:
     return content, []
 
 
+# -------------------------------------------------------------------------------------------------------------- runs
+
+
+def _read_run(path: Path, label: str | None) -> LoadedRun:
+    config, notes = _read_json(path / CONFIG)
+    whole = {"config", "model", "steps"} <= config.keys()
+    if whole:
+        config = rename_run_config(config)
+    elif config or not (notes or (path / "metrics.jsonl").is_file()):
+        names = ", ".join(sorted(entry.name for entry in path.iterdir())[:5])
+        raise problem(path, expected=EXPECTED, found=f"a folder with {names}" if names else "an empty folder", fix=FIX)
+    elif not notes:
+        notes = [f"{CONFIG} is missing: its settings and seed are not known."]
+    curves, damaged_lines = read_curves(path / "metrics.jsonl")
+    summary, damaged = _read_json(path / "summary.json")
+    last, planned = max((int(curve.steps[-1]) for curve in curves.values()), default=0), config.get("steps")
+    if not summary or (planned is not None and last < planned):
+        damaged.append(f"Not finished: step {last:,}{'' if planned is None else f' of {planned:,}'}.")
+    return LoadedRun(
+        name=str(path),
+        label=label,
+        path=path,
+        notes=tuple(f"{path}: {note}" for note in [*notes, *damaged_lines, *damaged]),
+        details=config,
+        command=config.get("command"),
+        config=config,
+        curves=curves,
+        summary=summary,
+    )
+
+
 def read_curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
-    """Of a metrics.jsonl. A last line that is still being written does not count; other damaged lines are counted."""
+    """Return the metrics of a metrics.jsonl, and notes. A last line without its end is still being written."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    found: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, float]] = {}
     damaged = 0
     for line in lines:
         try:
             row = json.loads(line)
             step = int(row.pop("step"))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             damaged += 1
             continue
         for name, value in row.items():
-            value = number(value)
-            found.setdefault(name, {})[step] = value if math.isfinite(value) else math.nan
+            known = isinstance(value, int | float) and math.isfinite(value)
+            points.setdefault(name, {})[step] = value if known else math.nan
     notes = [f"{damaged} of {len(lines)} lines of {path.name} cannot be read and are left out."] if damaged else []
     if not lines:
         notes.append(f"No {path.name} yet: no curves.")
-    return {name: _curve(points) for name, points in found.items()}, notes
-
-
-def _curve(points: Mapping[int, float]) -> Curve:
-    steps = np.array(sorted(points))
-    return Curve(steps=steps, values=np.array([points[int(step)] for step in steps], dtype=np.float64))
+    curves = {}
+    for name, values in points.items():
+        steps = np.array(sorted(values))
+        curves[name] = Curve(steps=steps, values=np.array([values[int(step)] for step in steps], dtype=np.float64))
+    return curves, notes
 
 
 # ------------------------------------------------------------------------------------------------------ evaluations
 
 
-def _evaluation(path: Path, name: str) -> Evaluation:
+def _read_evaluation(path: Path, label: str | None) -> LoadedEvaluation:
+    name = str(path)
+    path = path.with_name(path.name.removesuffix(".partial.jsonl"))
     try:
-        settings, records = read_records(path)
+        settings, records = read_evaluation(path)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: expected {EXPECTED}, found something else: {error}") from error
-    document, _ = _json(path)
-    document.pop("episodes", None)
-    notes = []
-    if partial_path(path).is_file():
-        notes.append(f"{name}: not finished; {len(records):,} trials so far.")
-    if not records:
-        notes.append(f"{name}: no trial is finished yet.")
-    known = _films(path.parent, records)
-    return Evaluation(
-        name=name, records=records, path=path, settings=settings, document=document, films=known, notes=tuple(notes)
+        raise problem(name, expected=EXPECTED, found=f"something else ({error})", fix=FIX) from error
+    document, _ = _read_json(path)
+    unfinished = not records or partial_path(path).is_file()
+    return LoadedEvaluation(
+        name=name,
+        label=label,
+        path=path,
+        notes=(f"{name}: Not finished: {len(records):,} episodes so far.",) if unfinished else (),
+        details=settings,
+        command=document.get("command"),
+        records=records,
+        settings=settings,
+        experts=_experts(document),
+        videos=_find_videos(path.parent, records),
     )
 
 
-def _films(folder: Path, records: Iterable[EpisodeRecord]) -> tuple[Film, ...]:
-    """Videos in the file's folder, or a folder in it, that are called as `pac evaluate --videos` calls them."""
-    trials = {Path(file_name(entry.actor, entry.task, entry.index)).stem: entry for entry in records}
-    files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.suffix in FILMS)
-    films = []
+def _experts(document: Mapping[str, Any]) -> dict[str, float]:
+    return {task: expert["mean"] for task, expert in document.get("experts", {}).items()}
+
+
+def _find_videos(folder: Path, records: Iterable[EpisodeRecord]) -> tuple[Video, ...]:
+    """Return the videos that `pac evaluate --videos` wrote into the folder, or into a folder inside it."""
+    episodes = {Path(file_name(entry.actor, entry.task, entry.index)).stem: entry for entry in records}
+    files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.suffix in VIDEO_TYPES)
+    videos = []
     for path in files:
-        entry = trials.get(path.stem) or trials.get(path.stem.rpartition(".")[0])  # the second of a name has a number
+        entry = episodes.get(path.stem) or episodes.get(path.stem.rpartition(".")[0])  # equal names get a number
         if entry is not None and path.is_file():
             outcome = {True: ", success", False: ", no success", None: ""}[entry.success]
-            caption = f"{entry.actor}: {entry.task}, trial {entry.index}, return {entry.total:.1f}{outcome}"
-            films.append(Film(path=path, caption=caption))
-    return tuple(films)
+            caption = f"{entry.actor}: {entry.task}, episode {entry.index}, return {entry.total:.1f}{outcome}"
+            videos.append(Video(path=path, caption=caption))
+    return tuple(videos)
 
 
 # ----------------------------------------------------------------------------------------------------- improvements
 
 
-def _improvement(path: Path, name: str) -> Improvement:
-    content, notes = _json(path / "improve.json")
-    given = content.get("rounds")
-    rounds = tuple(entry for entry in given if isinstance(entry, dict)) if isinstance(given, list) else ()
-    if content.get("status") == "running":
+def _read_improvement(path: Path, label: str | None) -> LoadedImprovement:
+    content, notes = _read_json(path / IMPROVE)
+    rounds, status = tuple(map(FinishedRound.from_json, content.get("rounds", ()))), str(content.get("status", ""))
+    if status == "running" or not rounds:
         notes.append(f"Not finished: {len(rounds)} round{'s' * (len(rounds) != 1)} so far.")
-    if not rounds:
-        notes.append("No round is finished yet.")
     experts: dict[str, float] = {}
-    for entry in rounds:  # what the evaluations themselves measured against: none where episodes were cut short
-        document = _json(path / str(entry.get("evaluation")))[0]
-        experts |= {task: number(table(value).get("mean")) for task, value in table(document.get("experts")).items()}
-    told = tuple(f"{name}: {note}" for note in notes)
-    return Improvement(name=name, path=path, content=content, rounds=rounds, experts=experts, notes=told)
+    for entry in rounds:  # evaluations of episodes that were cut short name no experts
+        experts |= _experts(_read_json(path / entry.evaluation)[0])
+    return LoadedImprovement(
+        name=str(path),
+        label=label,
+        path=path,
+        notes=tuple(f"{path}: {note}" for note in notes),
+        details=content.get("config", {}),
+        status=status,
+        rounds=rounds,
+        experts=experts,
+    )

@@ -1,18 +1,15 @@
-"""What happened in training: the runs, their curves, and the data they drew from."""
+"""Training: a table of the runs, their curves, and the data they drew from."""
 
-import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pac.evaluation.intervals import wilson
-from pac.report import charts
-from pac.report import html as look
-from pac.report.groups import datasets_of
-from pac.report.sources import Curve, LoadedRun, number, table
+from pac.report import charts, html
+from pac.report.sources import Curve, LoadedRun
 
 Groups = Mapping[str, Sequence[LoadedRun]]
 EVALUATION = "evaluation/"
@@ -24,257 +21,215 @@ KNOWN = {  # metric -> title, unit
     "loss/behaviour": ("Behaviour's loss", "nats"),
     "critic/value": ("Value", "units of the value bins"),
     "critic/target_value": ("Target's value", "units of the value bins"),
-}
-SHARPNESS = {
-    "policy/entropy": ("Entropy of the policy", "nats an action dimension"),
+    "policy/entropy": ("Entropy of the policy", "nats per action dimension"),
     "weights/effective_samples": ("Effective sample size of the weights", "actions"),
     "policy/kl_to_reference": ("KL to the reference policy", "nats"),
     "weights/temperature": ("Temperature", ""),
 }
-MOST_OTHERS = 24  # charts of metrics that have no place of their own
+MAX_OTHERS = 24  # charts of metrics that are not in KNOWN
+CURVES = (
+    "Lines are moving means; faint lines are what was logged. Of several seeds the line is the mean and the band the "
+    "range. Whiskers: Wilson's 95% interval of a success rate over the episodes of all seeds."
+)
 
 
-def runs_table(groups: Groups) -> str:
+def runs_section(groups: Groups) -> str:
     rows = []
-    for name, runs in groups.items():
+    for row, runs in groups.items():
         for run in runs:
-            flat = [_text(run.seed), _steps(run), _size(run), _duration(run), _last_success(run)]
-            rows.append([html.escape(run.name), html.escape(name), *map(html.escape, flat)])
-    header = ["run", "method", "seed", "updates", "parameters", "time", "success in training, last, % [95%]"]
-    return look.table(header, rows)
+            last, planned, count = run.last_step, run.config.get("steps"), run.config.get("parameters")
+            rows.append(
+                [
+                    run.name,
+                    row,
+                    str(run.settings.get("method", "-")),
+                    "-" if run.seed is None else str(run.seed),
+                    f"{last:,}" if planned in (None, last) else f"{last:,} of {planned:,}",
+                    f"{count / 1e6:.2f}M ({run.config.get('size')})" if count else "-",
+                    _duration(run.summary.get("seconds")),
+                    _last_success(run),
+                ]
+            )
+    header = ["run", "row", "method", "seed", "updates", "parameters", "time", "last success in training, % [95%]"]
+    return html.section("Runs", [html.table(header, rows)] if rows else [])
 
 
-def _text(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
-def _steps(run: LoadedRun) -> str:
-    planned = run.planned
-    return f"{run.last_step:,}" + (f" of {planned:,}" if planned is not None and planned != run.last_step else "")
-
-
-def _size(run: LoadedRun) -> str:
-    count = number(run.config.get("parameters"))
-    return f"{count / 1e6:.2f}M ({run.config.get('size')})" if math.isfinite(count) else "-"
-
-
-def _duration(run: LoadedRun) -> str:
-    seconds = number(run.summary.get("seconds"))
-    if not math.isfinite(seconds):
+def _duration(seconds: int | float | None) -> str:
+    if seconds is None:
         return "-"
     hours, minutes = divmod(round(seconds) // 60, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {round(seconds) % 60:02d} s"
 
 
 def _last_success(run: LoadedRun) -> str:
-    curve = run.curves.get("evaluation/all/success")
-    if curve is None or not np.isfinite(curve.values).any():
+    curve = run.curves.get(f"{EVALUATION}all/success")
+    known = curve.values[np.isfinite(curve.values)] if curve is not None else []
+    if not len(known):
         return "-"
-    rate, trials = float(curve.values[np.isfinite(curve.values)][-1]), _trials(run, "all")
-    if trials is None:
-        return f"{100 * rate:.1f}"
-    low, high = wilson(rate * trials, trials)
-    return f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    rate, low, high = (100 * value for value in _rate([(run, known[-1])], "all"))
+    return f"{rate:.1f} [{low:.1f}, {high:.1f}]" if math.isfinite(low) else f"{rate:.1f}"
 
 
-def _trials(run: LoadedRun, task: str) -> int | None:
-    """Behind a number of an evaluation during training."""
-    settings = table(run.settings.get("evaluation"))
-    each, tasks = settings.get("episodes", settings.get("trials")), settings.get("tasks")
-    if not isinstance(each, int) or not isinstance(tasks, list) or each < 1:
-        return None
-    return each * len(tasks) if task == "all" else each
+def _rate(rates: Sequence[tuple[LoadedRun, float]], task: str) -> tuple[float, float, float]:
+    """Return the success rate over some runs, and Wilson's interval if the number of episodes is known."""
+    counts = []
+    for run, _ in rates:
+        settings = run.settings.get("evaluation") or {}
+        counts.append(settings.get("episodes", 0) * (len(settings.get("tasks", ())) if task == "all" else 1))
+    if not all(counts):
+        return float(np.mean([rate for _, rate in rates])), math.nan, math.nan
+    successes = sum(round(rate * count) for (_, rate), count in zip(rates, counts, strict=True))
+    return (successes / sum(counts), *wilson(successes, sum(counts)))
 
 
 # --------------------------------------------------------------------------------------------------------------- curves
 
 
-def curves(groups: Groups, colours: Mapping[str, int]) -> str:
-    """Sections of charts, each only if some run has such a metric."""
+def curves_section(groups: Groups, colours: Mapping[str, int]) -> str:
+    """Return charts of all metrics that some run has. Those that are not in KNOWN are folded."""
     names = dict.fromkeys(name for runs in groups.values() for run in runs for name in run.curves)
-    known = [*KNOWN, *SHARPNESS]
-    others = [n for n in names if n not in known and not n.startswith((EVALUATION, "time/"))]
-    asked = sorted(
-        (name for name in names if name.startswith(EVALUATION)), key=lambda n: (not n.endswith("success"), n)
-    )
-    tried = [_tried(name, groups, colours) for name in asked]
-    sharp = [_chart(name, groups, colours, *about) for name, about in SHARPNESS.items() if name in names]
-    rest = [_chart(name, groups, colours, name, "") for name in others[:MOST_OTHERS]]
-    main = [_chart(name, groups, colours, *about) for name, about in KNOWN.items() if name in names]
-    key = charts.legend([(name, colours[name]) for name in groups])
-    parts = [
-        _grid("Learning curves", key + _how_drawn(groups), [*tried, *main]),
-        _grid("How sharp the improvement is", key, sharp),
-    ]
-    if any(rest):
-        more = f" ({len(others) - MOST_OTHERS} more are in metrics.jsonl)" if len(others) > MOST_OTHERS else ""
-        parts.append(
-            f'<details><summary>Other metrics{more}</summary>{key}<div class="grid">{"".join(rest)}</div></details>'
-        )
-    return "\n".join(part for part in parts if part)
-
-
-def _grid(title: str, above: str, made: Sequence[str]) -> str:
-    inner = "".join(made)
-    return f'<h2>{title}</h2>{above}<div class="grid">{inner}</div>' if inner else ""
-
-
-def _how_drawn(groups: Groups) -> str:
-    text = "Lines are moving means; faint, what was logged."
-    if any(len(runs) > 1 for runs in groups.values()):
-        text += " Of several seeds the line is their mean and the band their range."
-    text += (
-        " Whiskers: Wilson's 95% of a success rate over the trials of all seeds; of returns the runs keep means only."
-    )
-    return f'<p class="soft">{text}</p>'
+    evaluated = sorted((n for n in names if n.startswith(EVALUATION)), key=lambda n: (not n.endswith("success"), n))
+    others = [n for n in names if n not in KNOWN and not n.startswith((EVALUATION, "time/"))]
+    main = [_evaluation_chart(name, groups, colours) for name in evaluated]
+    main += [_chart(name, groups, colours, *about) for name, about in KNOWN.items() if name in names]
+    rest = html.columns(_chart(name, groups, colours, name, "") for name in others[:MAX_OTHERS])
+    left_out = len(others) - MAX_OTHERS
+    more = f"Other metrics ({left_out} more are in metrics.jsonl)" if left_out > 0 else "Other metrics"
+    key = charts.legend([(row, colours[row]) for row in groups]) + html.soft(CURVES)
+    return html.section("Learning curves", [key, html.columns(main), html.folded(more, rest)] if names else [])
 
 
 def _chart(name: str, groups: Groups, colours: Mapping[str, int], title: str, unit: str) -> str:
     series = []
-    for group, runs in groups.items():
-        found = [run.curves[name] for run in runs if name in run.curves]
-        if found:
-            series.append(_series(group, found, colours[group]))
+    for row, runs in groups.items():
+        if found := [run.curves[name] for run in runs if name in run.curves]:
+            series.append(_series(row, found, colours[row]))
     return charts.lines(title, series, x_name="updates", note=", ".join(filter(None, (unit, name))))
 
 
-def _series(group: str, found: Sequence[Curve], index: int) -> charts.Series:
-    """Of the seeds that have got as far as a step: one that stopped early does not cut the others off."""
-    steps = np.unique(np.concatenate([curve.steps for curve in found]))
-    stacked = np.full((len(found), len(steps)), np.nan)
-    for row, curve in zip(stacked, found, strict=True):
-        row[np.searchsorted(steps, curve.steps)] = curve.values
-    width = charts.smoothing_width(min(len(curve.steps) for curve in found))
-    smoothed = np.stack([charts.smooth(row, width) for row in stacked])
+def _series(row: str, curves: Sequence[Curve], index: int) -> charts.Series:
+    """Return the mean and range over the seeds that have reached a step."""
+    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    stacked = np.full((len(curves), len(steps)), np.nan)
+    for values, curve in zip(stacked, curves, strict=True):
+        values[np.searchsorted(steps, curve.steps)] = curve.values
+    width = charts.smoothing_width(min(len(curve.steps) for curve in curves))
+    smoothed = np.stack([charts.smooth(values, width) for values in stacked])
+    several = len(curves) > 1
     return charts.Series(
-        name=group,
+        name=row,
         index=index,
         x=steps,
-        y=_over(np.mean, smoothed),
-        low=_over(np.min, smoothed) if len(found) > 1 else None,
-        high=_over(np.max, smoothed) if len(found) > 1 else None,
-        raw=[(curve.steps, curve.values) for curve in found],
+        y=_over_seeds(np.mean, smoothed),
+        low=_over_seeds(np.min, smoothed) if several else None,
+        high=_over_seeds(np.max, smoothed) if several else None,
+        raw=[(curve.steps, curve.values) for curve in curves],
     )
 
 
-def _over(reduce: Any, rows: np.ndarray) -> np.ndarray:
-    """Of each column, what is known of it; NaN where nothing is."""
-    columns = [column[np.isfinite(column)] for column in rows.T]
+def _over_seeds(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> np.ndarray:
+    """Reduce the finite values of each column. A column without any is NaN."""
+    columns = [column[np.isfinite(column)] for column in values.T]
     return np.array([float(reduce(column)) if len(column) else math.nan for column in columns])
 
 
-def _tried(name: str, groups: Groups, colours: Mapping[str, int]) -> str:
-    """Success or return of the policy during training: one point an evaluation."""
+def _evaluation_chart(name: str, groups: Groups, colours: Mapping[str, int]) -> str:
+    """Return the success or return of the policy during training, with a point per evaluation."""
     task, _, metric = name.removeprefix(EVALUATION).rpartition("/")
-    only = {
-        task
-        for runs in groups.values()
-        for run in runs
-        for task in table(run.settings.get("evaluation")).get("tasks") or []
-    }
-    if task != "all" and len(only) == 1:
-        return ""  # it is the same as "all"
-    scale = 100.0 if metric == "success" else 1.0
-    series = []
-    for group, runs in groups.items():
+    settings = [run.settings.get("evaluation") or {} for runs in groups.values() for run in runs]
+    tasks = list(dict.fromkeys(task for one in settings for task in one.get("tasks", ())))
+    if task != "all" and len(tasks) == 1:
+        return ""  # the same as "all"
+    percent, series = metric == "success", []
+    scale = 100.0 if percent else 1.0
+    for row, runs in groups.items():
         found = [(run, run.curves[name]) for run in runs if name in run.curves]
         if not found:
             continue
         steps = np.unique(np.concatenate([curve.steps for _, curve in found]))
-        points = [_point(found, int(step), task, metric) for step in steps]
-        mean, low, high = (scale * np.array(column) for column in zip(*points, strict=True))
-        raw = [(curve.steps, scale * curve.values) for _, curve in found] if len(found) > 1 else []
-        ends: dict[str, Any] = {"low": low, "high": high} if metric == "success" else {}
-        series.append(charts.Series(name=group, index=colours[group], x=steps, y=mean, raw=raw, marks=True, **ends))
-    where = next(iter(only)) if len(only) == 1 else f"all {len(only)} tasks" if task == "all" else task
-    title = f"{metric.capitalize()}, {where}"
-    y_range = (-3.0, 103.0) if metric == "success" else None
+        points = scale * np.array([_point(found, int(step), task, metric) for step in steps])
+        series.append(
+            charts.Series(
+                name=row,
+                index=colours[row],
+                x=steps,
+                y=points[:, 0],
+                low=points[:, 1] if percent else None,
+                high=points[:, 2] if percent else None,
+                raw=[(curve.steps, scale * curve.values) for _, curve in found] if len(found) > 1 else [],
+                marks=True,
+            )
+        )
+    where = task if task != "all" else tasks[0] if len(tasks) == 1 else f"all {len(tasks)} tasks"
     return charts.lines(
-        title, series, x_name="updates", y_range=y_range, note="%" if metric == "success" else "mean return"
+        f"{metric.capitalize()}, {where}",
+        series,
+        x_name="updates",
+        y_range=(-3.0, 103.0) if percent else None,
+        note="%" if percent else "mean return",
     )
 
 
-def _point(found: Sequence[tuple[LoadedRun, Curve]], step: int, task: str, metric: str) -> tuple[float, float, float]:
-    """Over the seeds that have this step: mean, and Wilson's interval if the number of trials is known."""
-    values, trials = [], list[int | None]()
-    for run, curve in found:
-        place = np.flatnonzero(curve.steps == step)
-        if len(place) and np.isfinite(curve.values[place[0]]):
-            values.append(float(curve.values[place[0]]))
-            trials.append(_trials(run, task))
+def _point(found: Iterable[tuple[LoadedRun, Curve]], step: int, task: str, metric: str) -> tuple[float, float, float]:
+    """Return the mean over the seeds that have this step. A success rate has its interval."""
+    values = [(run, float(value)) for run, curve in found for value in curve.values[curve.steps == step]]
+    values = [(run, value) for run, value in values if math.isfinite(value)]
     if not values:
         return math.nan, math.nan, math.nan
-    counts = [count for count in trials if count is not None]
-    if metric != "success" or len(counts) < len(values):
-        return float(np.mean(values)), math.nan, math.nan
-    successes = sum(round(value * count) for value, count in zip(values, counts, strict=True))
-    return (successes / sum(counts), *wilson(successes, sum(counts)))
+    if metric == "success":
+        return _rate(values, task)
+    return float(np.mean([value for _, value in values])), math.nan, math.nan
 
 
-# -------------------------------------------------------------------------------------------------------------- mixture
+# ----------------------------------------------------------------------------------------------------------------- data
 
 
-def mixtures(runs: Sequence[LoadedRun]) -> str:
-    """What was drawn from, once for runs that share it."""
-    shared: dict[str, list[LoadedRun]] = {}
+def data_section(runs: Sequence[LoadedRun]) -> str:
+    """Return the mixtures, each once with the runs that share it."""
+    names: dict[str, list[str]] = {}
     for run in runs:
-        rows = _mixture_rows(run)
-        if rows:
-            shared.setdefault(json.dumps([rows, _batch(run)]), []).append(run)
-    parts = []
-    for key, members in shared.items():
+        if rows := _mixture_rows(run):
+            names.setdefault(json.dumps([rows, _batch(run)]), []).append(run.name)
+    header = ["dataset", "group", "weight λ", "P_eff", "alpha", "beta", "episodes", "successes", "transitions"]
+    tables = []
+    for key, members in names.items():
         rows, batch = json.loads(key)
-        header = ["dataset", "group", "weight λ", "P_eff", "alpha", "beta", "episodes", "successes", "transitions"]
-        names = ", ".join(run.name for run in members)
-        caption = f"{html.escape(names)} <span>{html.escape(batch)}</span>"
-        parts.append(look.table(header, [list(map(html.escape, row)) for row in rows], caption=caption))
-    return "<h2>Data</h2>" + "\n".join(parts) if parts else ""
+        tables.append(html.table(header, rows, caption=f"{', '.join(members)}: {batch}"))
+    return html.section("Data", tables)
 
 
 def _batch(run: LoadedRun) -> str:
-    plan = table(run.config.get("mixture"))
-    size, window = plan.get("batch_size"), plan.get("window")
-    return f"{size} windows of {window} observations per update" if size and window else ""
+    plan = run.config["mixture"]
+    return f"{plan['batch_size']} windows of {plan['window']} transitions per update"
 
 
 def _mixture_rows(run: LoadedRun) -> list[list[str]]:
-    plan = table(run.config.get("mixture"))
-    asked = {dataset.get("name"): (group, dataset) for group, dataset in datasets_of(run)}
-    scheduled = table(run.settings.get("schedules"))
-    counted = plan.get("datasets")
+    plan, schedules = run.config.get("mixture") or {"datasets": []}, run.settings.get("schedules", {})
     rows = []
-    for row in map(table, counted if isinstance(counted, list) else []):
-        group, dataset = asked.get(row.get("name"), ({}, {}))
-        windows, length = number(row.get("windows")), number(plan.get("window"))
-        success = number(row.get("success"))
+    for counts in plan["datasets"]:
+        dataset, group = run.datasets[counts["name"]]
+        alpha, beta = (
+            f"schedule {json.dumps(schedules[name])}" if schedules.get(name) is not None else _number(dataset.get(name))
+            for name in ("imitation_weight", "critic_weight")
+        )
+        success = counts.get("success")
         rows.append(
             [
-                str(row.get("name")),
-                str(row.get("group")),
-                _plain(group.get("weight")),
-                _plain(row.get("p_eff")),
-                _weight(scheduled.get("imitation_weight"), dataset.get("imitation_weight"), ""),
-                _weight(
-                    scheduled.get("critic_weight"),
-                    dataset.get("critic_weight"),
-                    f"{_plain(row.get('actions'))} (actions)",
-                ),
-                _plain(row.get("episodes")),
-                f"{100 * success:.0f}%" if math.isfinite(success) else "-",
-                f"≤ {windows * length:,.0f}" if math.isfinite(windows * length) else "-",
+                counts["name"],
+                counts["group"],
+                _number(group.get("weight")),
+                _number(counts.get("p_eff")),
+                alpha,
+                f"{_number(counts.get('actions'))} (actions)" if beta == "-" else beta,
+                _number(counts.get("episodes")),
+                "-" if success is None else f"{100 * success:.0f}%",
+                f"≤ {counts['windows'] * plan['window']:,}",
             ]
         )
     return rows
 
 
-def _weight(schedule: Any, value: Any, otherwise: str) -> str:
-    if schedule is not None:
-        return f"schedule {json.dumps(schedule)}"
-    return _plain(value) if value is not None else otherwise or "-"
-
-
-def _plain(value: Any) -> str:
-    found = number(value)
-    if not math.isfinite(found):
+def _number(value: int | float | None) -> str:
+    if value is None:
         return "-"
-    return f"{found:,.0f}" if found.is_integer() else f"{found:.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
