@@ -445,7 +445,7 @@ def test_errors_name_the_line_and_write_nothing(tmp_path: Path, text: str, error
     write_evaluation(tmp_path / "rules.json", episodes("BC, seed 0", DOOR, 3, 10), seed=0, max_steps=5)
     write_evaluation(tmp_path / "twice.json", records + records[:1], seed=0)
     write_evaluation(tmp_path / "none.json", [], seed=0)
-    write_evaluation(tmp_path / "both.json", records + episodes("PAC seed 0", DOOR, 3, 10), seed=0)
+    write_evaluation(tmp_path / "both.json", records + episodes("PAC, seed 00", DOOR, 3, 10), seed=0)
     for name, mean in (("one", 10.0), ("two", 20.0)):
         write_evaluation(tmp_path / f"{name}.json", episodes(name, DOOR, 3, 10), seed=0)
         change(tmp_path / f"{name}.json", lambda d, mean=mean: d.update(experts={DOOR: {"mean": mean}}))
