@@ -109,6 +109,8 @@ def test_a_label_before_the_path(tmp_path: Path) -> None:
     found = read_one(f"Ours={tmp_path / 'a=b'}")
     assert isinstance(found, LoadedRun)
     assert found.label == "Ours"
+    (found,) = read_sources(f"alpha=0.5={tmp_path}/a*")  # a label, too, may have an equals sign
+    assert (found.label, found.path) == ("alpha=0.5", tmp_path / "a=b")
 
 
 def test_only_videos_of_the_evaluations_own_episodes_are_taken(tmp_path: Path) -> None:

@@ -118,12 +118,12 @@ class LoadedImprovement(Source):
 
 def read_sources(text: str | Path) -> list[Source]:
     """Read `PATH` or `LABEL=PATH`. A path may be a pattern such as runs/pac-*; it stands for all paths that match."""
-    label, pattern = None, str(text)
-    if not _paths(pattern) and "=" in pattern:
-        label, _, pattern = pattern.partition("=")
-    if not (paths := _paths(pattern)):
-        raise problem(pattern, expected=EXPECTED, found="nothing there", fix=FIX)
-    return [_read_source(path, label) for path in paths]
+    text = str(text)
+    splits = [(None, text), *((text[:i], text[i + 1 :]) for i, letter in enumerate(text) if letter == "=")]
+    for label, pattern in splits:
+        if paths := _paths(pattern):
+            return [_read_source(path, label) for path in paths]
+    raise problem(text, expected=EXPECTED, found="nothing there", fix=FIX)
 
 
 def _paths(pattern: str) -> list[Path]:
