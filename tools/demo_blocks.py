@@ -127,13 +127,13 @@ def cost(found: Demo) -> str:
     return markdown([Grid(title, header, lines)], command="\n".join(commands))
 
 
-def bars(found: Demo, path: str) -> PageBlock:
+def bars(found: Demo, path: str, *, only_pooled: bool = False) -> PageBlock:
     """Draw bars of each method: a panel for all tasks, then one a task."""
     every = {method: found.rows(found.scores(method)) for method in found.methods}
     each = [{m: found.rows(found.scores(m, [seed])) for m in found.methods} for seed in found.documents]
     panels = []
     *tasks, whole = every["PAC"]
-    for place in [whole, *tasks]:
+    for place in [whole] if only_pooled else [whole, *tasks]:
         unit = "% of expert" if place in found.experts else "success, %" if "/" in place else "success or % of expert"
         estimates = {method: rows[place] for method, rows in every.items()}
         dots = {method: [one[method][place].mean for one in each] for method in found.methods}

@@ -168,7 +168,7 @@ def _minutes(seconds: Sequence[float]) -> str:
 # ----------------------------------------------------------------------------------------------------------- drawings
 
 
-def bars(found: Results, path: str) -> PageBlock:
+def bars(found: Results, path: str, *, only_pooled: bool = False) -> PageBlock:
     """Draw bars of the first metric: a panel for each domain, and one for each task where these are few."""
     panels: list[tuple[str, tuple[str, int]]] = []
     for domain in found.domains:
@@ -178,7 +178,8 @@ def bars(found: Results, path: str) -> PageBlock:
         tasks = list(dict.fromkeys(task for summary in summaries.values() for task in summary.tasks))
         where = f"{domain}, " if len(found.domains) > 1 else "pooled, "
         places = {ALL: f"{where}{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]}
-        places |= {task: task for task in tasks} if 1 < len(tasks) < MOST_PANELS and len(found.domains) == 1 else {}
+        has_panels = 1 < len(tasks) < MOST_PANELS and len(found.domains) == 1 and not only_pooled
+        places |= {task: task for task in tasks} if has_panels else {}
         each = [found.of_seed(seed, domain) for seed in found.seeds]
         for place, title in places.items():
             rows = {row: summary.rows[place] for row, summary in summaries.items() if place in summary.rows}

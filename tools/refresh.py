@@ -32,8 +32,8 @@ from tools.results import Results, read_results
 from tools.round_blocks import Improvement, read_improvement
 
 END = "<!-- end -->"
-TASKS, EXPERTS, LABEL, NAME = "tasks=", "experts=", "label=", "name="
-OPTIONS = (TASKS, EXPERTS, LABEL, NAME)
+TASKS, EXPERTS, LABEL, NAME, POOLED = "tasks=", "experts=", "label=", "name=", "only=pooled"
+OPTIONS = (TASKS, EXPERTS, LABEL, NAME, POOLED)
 PAPER = "paper.json"
 PLOTS = "plots"
 _OPENS = re.compile(r"<!--\s*pac\b")
@@ -220,8 +220,8 @@ def _cost(sources: Sources, words: Sequence[str]) -> PageBlock:
 def _bars(sources: Sources, words: Sequence[str]) -> PageBlock:
     path = sources.drawing(words)
     if sources.has_demo(words):
-        return demo_blocks.bars(sources.demo(_files(words)), path)
-    return episode_blocks.bars(sources.results(words), path)
+        return demo_blocks.bars(sources.demo(_files(words)), path, only_pooled=POOLED in words)
+    return episode_blocks.bars(sources.results(words), path, only_pooled=POOLED in words)
 
 
 def _of_rounds(make: Callable[[Sequence[Improvement]], str]) -> Maker:
