@@ -1,4 +1,4 @@
-"""`pac collect`: the same dataset whatever happens while it is made."""
+"""Tests of collection: the dataset is the same after kills, restarts and a second call."""
 
 import json
 import os
@@ -45,11 +45,11 @@ def test_a_dataset_holds_the_episodes_of_its_command(tmp_path: Path, capsys: pyt
     assert dataset.spec.action_high == (1.0, 3.0)
     mix = ActorMix(("random", "random+noise:sigma=0.5"), (1.0, 3.0))
     for i, episode in enumerate(dataset):
-        (trial,) = rollout(mix, [Job(POINT, 7, i)], workers=0, stop_at_success=True)
-        np.testing.assert_array_equal(episode.action, trial.episode.action)
+        (result,) = rollout(mix, [Job(POINT, 7, i)], workers=0, stop_at_success=True)
+        np.testing.assert_array_equal(episode.action, result.episode.action)
         assert episode.seed == envs.episode_seed(POINT, 7, i)
-        assert episode.source == trial.episode.source
-        assert episode.source.startswith(trial.actor)
+        assert episode.source == result.episode.source
+        assert episode.source.startswith(result.actor)
         assert episode.terminated or not episode.success
     record = json.loads((tmp_path / "a" / "collect.json").read_text())
     assert record["command"].endswith(
@@ -59,7 +59,7 @@ def test_a_dataset_holds_the_episodes_of_its_command(tmp_path: Path, capsys: pyt
     assert f"{100 * successes / 6:.1f}%" in shown
 
 
-def test_going_on_gives_what_one_run_gives(tmp_path: Path) -> None:
+def test_several_calls_give_the_same_bytes_as_one(tmp_path: Path) -> None:
     for episodes in (3, 3, 8):
         collect([CollectionFolder(tmp_path / "parts", settings())], "random", episodes, workers=0)
         assert len(Dataset(tmp_path / "parts")) == episodes
@@ -68,12 +68,12 @@ def test_going_on_gives_what_one_run_gives(tmp_path: Path) -> None:
 
 
 def test_two_at_once_do_not_collect_an_episode_twice(tmp_path: Path) -> None:
-    """Whoever counted first and wrote last would add what the other made meanwhile."""
+    """The second process counted its episodes before the first one wrote any."""
     early = CollectionFolder(tmp_path / "a", settings())
     late = CollectionFolder(tmp_path / "a", settings())
     actor = load_actors(["random"])[0]
     collect([early], actor, 3, workers=0)
-    with pytest.raises(ValueError, match=r"expected 0 episodes, as at the start, found 3: another process"):
+    with pytest.raises(ValueError, match=r"expected 0 episodes, as at the start, found 3, because another process"):
         collect([late], actor, 4, workers=0)
     assert len(Dataset(tmp_path / "a")) == 3
     collect([CollectionFolder(tmp_path / "a", settings())], actor, 4, workers=0)
@@ -84,7 +84,7 @@ def test_other_settings_and_other_folders_are_refused(tmp_path: Path) -> None:
     collect([CollectionFolder(tmp_path / "a", settings())], "random", 2, workers=0)
     before = contents(tmp_path)
     for change in ({"seed": 1}, {"behaviours": ("scripted",)}, {"max_steps": 5}, {"stop_at_success": True}):
-        with pytest.raises(ValueError, match=f"{next(iter(change))}.*name another --out"):
+        with pytest.raises(ValueError, match=f"{next(iter(change))}.*choose another --out"):
             CollectionFolder(tmp_path / "a", settings(**change))
     (tmp_path / "a" / "collect.json").unlink()
     with pytest.raises(ValueError, match=r"found 2 episodes and no collect.json"):
@@ -111,22 +111,22 @@ def test_killing_workers_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         start(link, settings)
         running.append(link)
 
-    def shooting(self: CollectionFolder, trial: Any) -> None:
-        append(self, trial)
+    def killing(self: CollectionFolder, result: Any) -> None:
+        append(self, result)
         alive = [link.process.pid for link in running if link.process.poll() is None]
-        all_at_once = (self.settings.task, trial.index) == (POINT, 2)  # one of them is surely at work
-        for pid in alive if all_at_once else [chance.choice(alive)] if trial.index == 6 else []:
+        all_at_once = (self.settings.task, result.index) == (POINT, 2)  # at least one of them is stepping
+        for pid in alive if all_at_once else [chance.choice(alive)] if result.index == 6 else []:
             os.kill(pid, signal.SIGKILL)
 
     monkeypatch.setattr(links.ProcessLink, "__init__", record)
-    monkeypatch.setattr(CollectionFolder, "append", shooting)
-    redone = collect(folders("shot"), Swaying(), 8, workers=2, envs_per_worker=2)
-    assert redone > 0
+    monkeypatch.setattr(CollectionFolder, "append", killing)
+    restarts = collect(folders("shot"), Swaying(), 8, workers=2, envs_per_worker=2)
+    assert restarts > 0
     assert len(running) > 2
     assert contents(tmp_path / "shot") == contents(tmp_path / "calm")
 
 
-def test_ctrl_c_leaves_what_is_finished_and_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_finished_episodes_and_ends_all_processes(tmp_path: Path) -> None:
     command = ["collect", "control/cartpole.swingup", "--behaviour", "random", "--workers", "1", "--episodes"]
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
@@ -154,7 +154,7 @@ class Nan(Swaying):
         return Reply(action=np.full(2, np.nan, np.float32))
 
 
-def test_errors_are_clear_and_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_clear_and_leave_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     with pytest.raises(ValueError, match=r"found nan.*Point-v0, seed 0, episode 0"):
         collect([CollectionFolder(out, settings())], Nan(), 3, workers=0)

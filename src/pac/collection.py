@@ -1,11 +1,10 @@
-"""`pac collect`: episodes of any task by any behaviour, into the episode store.
+"""Collection: episodes of any task by any actor, written to the episode store.
 
-A dataset holds episodes 0, 1, 2, ... of one task under one seed, so a second run of the same command goes on at the
-first that is missing, and nothing depends on workers, interruptions or crashes. `collect.json` keeps the settings.
+A dataset holds episodes 0, 1, 2, ... of one task under one seed. So a second call continues at the first missing
+episode. Workers, interruptions and crashes change no byte. `collect.json` keeps the settings.
 """
 
 import dataclasses
-import importlib.metadata
 import json
 import logging
 import math
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import pac
 from pac import envs, policy
@@ -27,7 +25,8 @@ from pac.config import CollectConfig
 from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.evaluation.intervals import wilson
-from pac.files import write_atomically
+from pac.files import problem, progress_bar, versions, write_json
+from pac.old_names import rename_behaviour
 from pac.rollout import ActorLike, ActorMix, EpisodeResult, Job, rollout
 
 SETTINGS_FILE = "collect.json"
@@ -36,7 +35,7 @@ log = logging.getLogger("pac.collection")
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionSettings:
-    """What decides the episodes of a dataset, apart from their number."""
+    """Settings that determine the episodes of a dataset, except their number."""
 
     task: str
     behaviours: tuple[str, ...]  # specs, or paths of checkpoints
@@ -51,7 +50,7 @@ class CollectionSettings:
         return table
 
     def command(self) -> str:
-        """What to type for these episodes; how many, where to and with how many workers is for the reader to add."""
+        """Return the command for these episodes, without their number, --out and --workers."""
         words = ["pac", "collect", self.task, "--seed", str(self.seed)]
         for name, weight in zip(self.behaviours, self.weights, strict=True):
             words += ["--behaviour", name if weight == 1 else f"{name}@{weight:g}"]
@@ -61,47 +60,48 @@ class CollectionSettings:
 
 
 class CollectionFolder:
-    """The dataset of one task, which appears with its first episode."""
+    """The folder for the dataset of one task. The dataset is created with its first episode."""
 
     def __init__(self, path: Path, settings: CollectionSettings) -> None:
         self.path, self.settings = path, settings
         self.writer: DatasetWriter | None = None
-        self.num_before = self._find()
+        self.num_before = self._count_episodes()
 
-    def append(self, trial: EpisodeResult) -> None:
+    def append(self, result: EpisodeResult) -> None:
         if self.writer is None:
-            self.writer = DatasetWriter(self.path, dataset_spec(trial))
+            self.writer = DatasetWriter(self.path, dataset_spec(result))
             if (found := self.writer.num_episodes) != self.num_before:
-                raise ValueError(
-                    f"{self.path}: expected {self.num_before} episodes, as at the start, found {found}: another "
-                    "process collected here meanwhile. Repeat the command to go on from there."
+                raise problem(
+                    self.path,
+                    expected=f"{self.num_before} episodes, as at the start",
+                    found=f"{found}, because another process collected into this folder",
+                    fix="Repeat the command to continue from there.",
                 )
             if not (self.path / SETTINGS_FILE).exists():
-                write_atomically(self.path / SETTINGS_FILE, self._record())
-        self.writer.append(trial.episode)
+                settings = self.settings
+                record = {"command": settings.command(), "settings": settings.to_json(), "versions": _versions()}
+                write_json(self.path / SETTINGS_FILE, record)
+        self.writer.append(result.episode)
 
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
 
-    def _record(self) -> bytes:
-        settings = self.settings
-        table = {"command": settings.command(), "settings": settings.to_json(), "versions": _versions()}
-        return json.dumps(table, indent=2).encode() + b"\n"
-
-    def _find(self) -> int:
-        """How many episodes are there already, once it is sure that they are of the same kind."""
+    def _count_episodes(self) -> int:
+        """Return the number of episodes in the folder. Raise if they were collected with other settings."""
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
             return 0
         if not (self.path / "spec.json").is_file():
-            raise ValueError(f"{self.path}: expected a dataset or a new folder, found other files. Name another --out.")
+            raise ValueError(
+                f"{self.path}: expected a dataset or a new folder, found other files. Choose another --out."
+            )
         dataset = Dataset(self.path)
         file = self.path / SETTINGS_FILE
         if not file.is_file():
             if len(dataset):
                 raise ValueError(
                     f"{self.path}: expected a dataset made by `pac collect`, found {len(dataset)} episodes and no "
-                    f"{SETTINGS_FILE}. Name another --out, and mix the two in a mixture file."
+                    f"{SETTINGS_FILE}. Choose another --out, and combine both in a mixture."
                 )
             return 0
         self._compare(file)
@@ -117,27 +117,28 @@ class CollectionFolder:
     def _compare(self, file: Path) -> None:
         try:
             record = json.loads(file.read_text())
-            found, versions = record["settings"], dict(record["versions"])
-            wanted = self.settings.to_json()
-            differing = [name for name in wanted if found[name] != wanted[name]]
+            found, before = dict(record["settings"]), dict(record["versions"])
+            found["behaviours"] = list(map(rename_behaviour, found["behaviours"]))
+            expected = self.settings.to_json() | {"behaviours": list(map(rename_behaviour, self.settings.behaviours))}
+            differing = [name for name in expected if found[name] != expected[name]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}: expected the settings of a collection, found {error!r}. Restore it.") from error
         if differing:
-            text = "; ".join(f"{name} {found[name]!r}, now {wanted[name]!r}" for name in differing)
+            changes = "; ".join(f"{name} {found[name]!r} before, {expected[name]!r} now" for name in differing)
             raise ValueError(
-                f"{self.path}: expected the settings this dataset was begun with, found {text}. Repeat the first "
-                "command to go on, or name another --out."
+                f"{self.path}: expected the settings of the earlier episodes, found {changes}. Repeat the first "
+                "command to continue, or choose another --out."
             )
-        if versions != _versions():
-            log.warning("%s was begun with %s; going on with %s.", self.path, versions, _versions())
+        if before != (now := _versions()):
+            log.warning("%s: earlier episodes were collected with %s, new ones with %s.", self.path, before, now)
 
 
-def dataset_spec(trial: EpisodeResult) -> DatasetSpec:
-    """The spec of a dataset that begins with this trial."""
-    low, high = trial.spec.action_low, trial.spec.action_high
+def dataset_spec(result: EpisodeResult) -> DatasetSpec:
+    """Return the spec of a dataset with episodes like this one."""
+    low, high = result.spec.action_low, result.spec.action_high
     bounded = all(map(math.isfinite, (*low, *high)))
     bounds = {"action_low": low, "action_high": high} if bounded else {}
-    return DatasetSpec.of(trial.episode, control_rate=trial.spec.control_rate, **bounds)
+    return DatasetSpec.of(result.episode, control_rate=result.spec.control_rate, **bounds)
 
 
 def collect(
@@ -148,27 +149,30 @@ def collect(
     console: Console | None = None,
     **options: Any,
 ) -> int:
-    """Fill every folder up to `episodes`; `options` are those of `rollout`. Returns how many were begun again."""
+    """Collect the missing ones of the first `episodes` episodes for every folder.
+
+    `options` are those of `rollout`. Return the number of episodes that started again because a worker was lost.
+    """
     by_task = {folder.settings.task: folder for folder in folders}
     first = folders[0].settings
     jobs = [Job(t, f.settings.seed, i) for t, f in by_task.items() for i in range(f.num_before, episodes)]
-    setup = {name: getattr(first, name) for name in ("cameras", "max_steps", "stop_at_success")}
-    trials = rollout(actor, jobs, **setup, **options)
-    redone = 0
+    limits = {name: getattr(first, name) for name in ("cameras", "max_steps", "stop_at_success")}
+    results = rollout(actor, jobs, **limits, **options)
+    restarts = 0
     with ExitStack() as stack:
         for folder in folders:
             stack.callback(folder.close)
-        stack.callback(trials.close)  # type: ignore[attr-defined]
-        progress = stack.enter_context(_progress(console))
+        stack.callback(results.close)  # type: ignore[attr-defined]
+        progress = stack.enter_context(progress_bar(console))
         bars = {
             task: progress.add_task(escape(task), total=episodes, completed=min(folder.num_before, episodes))
             for task, folder in by_task.items()
         }
-        for trial in trials:
-            by_task[trial.task].append(trial)
-            progress.advance(bars[trial.task])
-            redone += trial.restarts
-    return redone
+        for result in results:
+            by_task[result.task].append(result)
+            progress.advance(bars[result.task])
+            restarts += result.restarts
+    return restarts
 
 
 def collect_data(config: CollectConfig, folder: Path, console: Console, workers: int | None = None) -> None:
@@ -188,7 +192,7 @@ def collect_data(config: CollectConfig, folder: Path, console: Console, workers:
 
 
 def load_actors(texts: Sequence[str]) -> tuple[ActorLike, tuple[str, ...], tuple[float, ...]]:
-    """`["scripted@0.7", "runs/a/checkpoints/100"]` -> who acts, with names and weights."""
+    """Return the actor that texts such as "scripted@0.7" or "runs/a" name, with all names and weights."""
     names, weights = [], []
     for text in texts:
         name, _, weight = text.rpartition("@")
@@ -208,7 +212,7 @@ def folder_name(task: str) -> str:
 
 
 def summary(path: Path) -> str:
-    """What a dataset holds now: one line."""
+    """Return one line about a dataset: its size, success and returns."""
     dataset = Dataset(path)
     index = dataset.index
     known = index["success"][index["success"] >= 0]
@@ -219,18 +223,7 @@ def summary(path: Path) -> str:
     return f"{path}: {len(dataset)} episodes, {dataset.num_steps} steps, {success}{returns}"
 
 
-def _progress(console: Console | None) -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    off = console is None or not console.is_terminal
-    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=off, transient=True)
-
-
 def _versions() -> dict[str, str]:
-    """Of what decides a return; the same seed gives slightly different ones on another simulator."""
-    found = {"pac": pac.__version__}
-    for name in ("gymnasium", "mujoco", "dm_control", "metaworld"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    """Return the versions that may change a return, although the seed is the same."""
+    installed = versions(("gymnasium", "mujoco", "dm_control", "metaworld"))
+    return {"pac": pac.__version__} | {name: version for name, version in installed.items() if version is not None}

@@ -3,6 +3,7 @@
 Recipes, command lines, run directories and checkpoints of earlier versions keep working. A warning names the new word.
 """
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -127,6 +128,13 @@ def rename_behaviour_option(behaviour: str, option: str) -> str:
     if new != option:
         _warn(f"{behaviour}:{option}", f"{behaviour}:{new}")
     return new
+
+
+def rename_behaviour(text: str) -> str:
+    """Return the text of a behaviour under the present names. There is no warning, since it comes from a file."""
+    for (behaviour, old), new in BEHAVIOUR_OPTIONS.items():
+        text = re.sub(rf"(\b{behaviour}:[^+()]*?\b){old}=", rf"\g<1>{new}=", text)
+    return text
 
 
 def rename_options(words: Sequence[str]) -> list[str]:

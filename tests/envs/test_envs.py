@@ -59,7 +59,7 @@ def check_forgetful(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", envs.TASKS)
-def test_each_task_steps_and_is_what_the_table_says(task: str) -> None:
+def test_each_task_has_the_sizes_of_the_table(task: str) -> None:
     env = envs.make(task)
     assert env.task == envs.spec(task)
     observation, info = env.reset(seed=3)
@@ -92,19 +92,19 @@ def _check_against_simulator(env: Any) -> None:
 
 
 @pytest.mark.parametrize("task", SAMPLE)
-def test_a_used_world_starts_like_a_fresh_one(task: str) -> None:
+def test_a_used_environment_starts_like_a_fresh_one(task: str) -> None:
     check_forgetful(task)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [task for task in envs.TASKS if task not in SAMPLE])
-def test_every_used_world_starts_like_a_fresh_one(task: str) -> None:
+def test_every_used_environment_starts_like_a_fresh_one(task: str) -> None:
     check_forgetful(task)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [task for task in envs.TASKS if task.startswith("metaworld/")])
-def test_a_solved_task_leaves_nothing_behind(task: str) -> None:
+def test_a_success_does_not_change_the_next_episode(task: str) -> None:
     policies = pytest.importorskip("metaworld.policies")
     used, fresh = envs.make(task), envs.make(task)
 
@@ -123,7 +123,7 @@ def test_a_solved_task_leaves_nothing_behind(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["control/reacher.easy", "metaworld/push", "control/quadruped.escape"])
-def test_seeds_decide_the_start(task: str) -> None:
+def test_seeds_determine_the_initial_state(task: str) -> None:
     env = envs.make(task)
     starts = [env.reset(seed=seed)[0]["observation.state"] for seed in (0, 1, 2**63 - 1)]
     assert all((a != b).any() for i, a in enumerate(starts) for b in starts[:i])
@@ -159,7 +159,7 @@ def test_the_time_limit_truncates_and_does_not_terminate(task: str) -> None:
     action = np.zeros(len(env.task.action_low))
     ends = [env.step(action)[2:4] for _ in range(5)]
     assert ends == [(False, False)] * 4 + [(False, True)]
-    with pytest.raises(ValueError, match="Call reset first"):
+    with pytest.raises(ValueError, match="Call reset before step"):
         env.step(action)
 
 
@@ -177,7 +177,7 @@ def test_discount_zero_terminates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.step(np.zeros(1))[2:4] == (True, False)
 
 
-def test_success_is_told_at_each_step_and_rewarded_once() -> None:
+def test_success_is_reported_at_each_step_and_rewarded_once() -> None:
     policies = pytest.importorskip("metaworld.policies")
     env, policy = envs.make("metaworld/reach", max_steps=150), policies.ENV_POLICY_MAP["reach-v3"]()
     state, told, sparse, over = env.reset(seed=0)[0]["observation.state"], [], [], False
@@ -201,7 +201,7 @@ def test_success_is_told_at_each_step_and_rewarded_once() -> None:
         ([0, 0, 0, 0, 0, 1.001], r"action\[5\].*found 1.001"),
     ],
 )
-def test_a_wrong_action_is_named(action: list[float], problem: str) -> None:
+def test_a_wrong_action_is_refused(action: list[float], problem: str) -> None:
     env = envs.make("control/walker.walk")
     env.reset(seed=0)
     with pytest.raises(ValueError, match=rf"control/walker.walk: .*{problem}"):
@@ -217,5 +217,5 @@ def test_rounding_beyond_the_bounds_is_clipped() -> None:
 
 
 def test_a_step_before_the_first_reset_is_refused() -> None:
-    with pytest.raises(ValueError, match="Call reset first"):
+    with pytest.raises(ValueError, match="Call reset before step"):
         envs.make("control/walker.walk").step(np.zeros(6))

@@ -63,7 +63,7 @@ def test_dicts_are_flattened_in_their_spaces_order_and_actions_take_their_shape(
     assert (reward, terminated, truncated, info["success"]) == (0.75, False, False, True)
 
 
-def test_ends_of_the_world_and_of_time_are_told_apart() -> None:
+def test_termination_and_time_limit_differ() -> None:
     env = envs.make("gym/pac-test/Goals-v0")
     env.reset(seed=1)
     assert env.step(np.array([1, 1]))[2:4] == (True, False)
@@ -77,31 +77,31 @@ def test_ends_of_the_world_and_of_time_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("Endless", "no time limit.*max_steps"),
+        ("Endless", "expected a time limit.*max_steps"),
         ("Buttons", r"expected continuous actions.*found Discrete\(3\)"),
         ("Counts", r"expected observations of numbers.*Discrete\(3\)"),
         ("Unbounded", "expected finite action bounds"),
-        ("Nowhere", "cannot make it"),
+        ("Nowhere", "expected an id of Gymnasium"),
     ],
 )
-def test_what_cannot_be_used_says_why(name: str, problem: str) -> None:
+def test_unusable_environments_are_refused(name: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         envs.make(f"gym/pac-test/{name}-v0")
 
 
-def test_an_environment_without_a_limit_takes_ours() -> None:
+def test_max_steps_replaces_a_missing_limit() -> None:
     assert envs.make("gym/pac-test/Endless-v0", max_steps=9).task.max_steps == 9
 
 
-def test_its_own_picture_is_shrunk() -> None:
+def test_the_rendered_image_is_reduced() -> None:
     env = envs.make("gym/pac-test/Goals-v0", cameras=["render"], render_mode="rgb_array")
-    picture = env.reset(seed=0)[0]["observation.images.render"]
-    np.testing.assert_array_equal(picture, np.full((80, 80, 3), [10, 20, 30], np.uint8))
+    image = env.reset(seed=0)[0]["observation.images.render"]
+    np.testing.assert_array_equal(image, np.full((80, 80, 3), [10, 20, 30], np.uint8))
     assert env.render().shape == (240, 320, 3)
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "HalfCheetah-v5"])
-def test_seeds_decide_everything(name: str) -> None:
+def test_seeds_determine_everything(name: str) -> None:
     used, fresh = envs.make(f"gym/{name}"), envs.make(f"gym/{name}")
     seed, action = 2**63 - 1, np.full(len(used.task.action_low), 0.3)
     used.reset(seed=3)

@@ -62,7 +62,7 @@ def test_an_unknown_task_names_the_nearest(task: str, meant: str | None) -> None
     assert meant is None or str(error.value).endswith(f"Did you mean {meant!r}?")
 
 
-def test_an_unknown_camera_lists_those_there_are() -> None:
+def test_an_unknown_camera_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'front'.*walker.walk has side, back"):
         envs.spec("control/walker.walk", cameras=["front"])
     for wrong in (["side", "side"], "side"):
@@ -81,7 +81,7 @@ def test_a_missing_extra_gives_the_line_that_installs_it(package: str) -> None:
     assert last.endswith("pip install 'perceiver-actor-critic[sim]'")
 
 
-def test_the_listing_holds_what_a_policy_must_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pac_tasks_lists_sizes_limits_and_cameras(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", "quadruped.esc", "gym/Pendulum-v1", "--json"]) == 0
     escape, pendulum = json.loads(capsys.readouterr().out)
     assert escape["name"] == "control/quadruped.escape"
@@ -91,4 +91,5 @@ def test_the_listing_holds_what_a_policy_must_know(capsys: pytest.CaptureFixture
     assert main(["tasks"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in envs.TASKS)
+    assert max(map(len, printed.splitlines())) <= 80
     assert main(["tasks", "nothing-like-it"]) == 2

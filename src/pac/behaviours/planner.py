@@ -64,7 +64,7 @@ class Planner:
     ) -> None:
         if quality not in QUALITIES:
             raise ValueError(f"planner: found quality {quality!r}.{suggest(quality, QUALITIES)}")
-        numbers = {"samples": samples, "horizon": horizon, "replan": replan}
+        numbers: dict[str, float | None] = {"samples": samples, "horizon": horizon, "replan": replan}
         numbers |= {"sigma": sigma, "temperature": temperature, "hold": hold}
         self.given = {name: value for name, value in numbers.items() if value is not None}
         for name, value in {**self.given, "threads": threads}.items():

@@ -1,7 +1,6 @@
 """`pac collect`: episodes of any task by any behaviour, into the episode store.
 
-A dataset holds episodes 0, 1, 2, ... of one task under one seed. A second run of the same command goes on at the first
-episode that is missing. `collect.json` keeps the settings.
+The same command continues at the first missing episode.
 """
 
 import argparse
@@ -14,28 +13,34 @@ from pac.collection import CollectionFolder, CollectionSettings, collect, folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", nargs="+", help="such as control/walker.walk, metaworld/drawer-open, gym/Pendulum-v1")
+    parser.add_argument(
+        "task", nargs="+", help="for example control/walker.walk, metaworld/drawer-open or gym/Pendulum-v1"
+    )
     parser.add_argument(
         "--behaviour",
         action="append",
         required=True,
         metavar="SPEC[@WEIGHT]",
-        help="who acts: random, scripted+faults, planner:samples=64, a checkpoint's folder; several: one an episode",
+        help="actor: random, scripted+faults, planner:samples=64, or a checkpoint; of several one is drawn per episode",
     )
-    parser.add_argument("--episodes", type=int, default=100, help="of each task, in all (default: 100)")
-    parser.add_argument("--out", type=Path, help="dataset; of several tasks, the folder of theirs (default: data/TASK)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cameras", nargs="+", default=[], help="rendered into every observation (default: none)")
-    parser.add_argument("--max-steps", type=int, help="time limit, instead of the task's own")
-    parser.add_argument("--stop-at-success", action="store_true", help="the first success terminates an episode")
+    parser.add_argument("--episodes", type=int, default=100, help="in total per task (default: 100)")
+    parser.add_argument(
+        "--out", type=Path, help="dataset; for several tasks, the folder of their datasets (default: data/TASK)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the initial states and all random numbers")
+    parser.add_argument("--cameras", nargs="+", default=[], help="cameras in every observation (default: none)")
+    parser.add_argument("--max-steps", type=int, help="time limit of an episode (default: the task's)")
+    parser.add_argument("--stop-at-success", action="store_true", help="end an episode at its first success")
     add_worker_options(parser)
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
-    """Where a rollout runs; none of these changes what it gives."""
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; 0: this one alone")
-    parser.add_argument("--envs-per-worker", type=int, help="environments each (default: 16 for a policy, else 2)")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds after which a silent worker is replaced")
+    """Add the options of workers. None of them changes an episode."""
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; 0: only this one")
+    parser.add_argument(
+        "--envs-per-worker", type=int, help="environments per worker (default: 16 for a policy, else 2)"
+    )
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a silent worker is replaced")
     parser.add_argument("--ray", metavar="ADDRESS", help="run the workers on a Ray cluster, or 'local'")
 
 
@@ -57,11 +62,11 @@ def run(args: argparse.Namespace) -> None:
     ]
     console = Console()
     try:
-        redone = collect(folders, actor, args.episodes, console=console, **where)
+        restarts = collect(folders, actor, args.episodes, console=console, **where)
     except KeyboardInterrupt:
-        console.print("Stopped. Finished episodes are kept; the same command goes on from there.")
+        console.print("Stopped. Finished episodes are kept. Repeat the command to continue.")
         raise
-    if redone:
-        console.print(f"Workers were lost: {redone} episodes were begun again. The result is the same.")
+    if restarts:
+        console.print(f"Workers were lost. {restarts} episodes started again. The result is the same.")
     for folder in folders:
         console.print(summary(folder.path), soft_wrap=True, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""`pac tasks`: which tasks there are, and what each gives."""
+"""`pac tasks`: the tasks, with their sizes, time limits and cameras."""
 
 import argparse
 import dataclasses
@@ -14,8 +14,8 @@ from pac.types import TaskSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only tasks with this in their name, or a gym/<id>")
-    parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="list tasks with a WORD in their name, or a gym/<id>")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with all facts, as the cameras' names")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,32 +23,31 @@ def run(args: argparse.Namespace) -> int:
     words = [word for word in args.words if word not in named]
     names = [name for name in TASKS if not args.words or any(word in name for word in words)] + named
     if not names:
-        raise ValueError(f"no task has {' or '.join(words)} in its name. Without words, all {len(TASKS)} are listed.")
+        raise ValueError(
+            f"Expected a word in the name of a task, found {' '.join(words)}. `pac tasks` lists all {len(TASKS)}."
+        )
     specs = [spec(name) for name in names]
     if args.json:
         print(json.dumps([describe(task) for task in specs], indent=1))
     else:
-        _show(specs)
+        Console().print(table(specs))
     return 0
 
 
 def describe(task: TaskSpec) -> dict[str, Any]:
-    """A task as JSON; its cameras are all that may be asked for."""
+    """Return a task as JSON, with all cameras that it has."""
     return dataclasses.asdict(task) | {"cameras": list(known_cameras(task.name))}
 
 
-def _show(specs: list[TaskSpec]) -> None:
-    table = Table(box=None)
-    table.add_column("task", no_wrap=True)
-    for heading in ("state", "actions", "steps", "Hz"):
-        table.add_column(heading, justify="right")
-    table.add_column("success")
-    table.add_column("cameras", no_wrap=True, overflow="ellipsis")
+def table(specs: list[TaskSpec]) -> Table:
+    """Return a table with one row per task."""
+    found = Table("task", box=None, pad_edge=False, collapse_padding=True)
+    for heading in ("state", "actions", "steps", "hertz", "cameras"):
+        found.add_column(heading, justify="right")
+    found.add_column("success")
     for task in specs:
         rate = "" if task.control_rate is None else f"{task.control_rate:.3g}"
-        sizes = (str(task.state_dim), str(len(task.action_low)), str(task.max_steps))
-        cameras = ", ".join(known_cameras(task.name))
-        table.add_row(task.name, *sizes, rate, "yes" if task.has_success else "", cameras)
-    console = Console()
-    console.width = console.width if console.is_terminal else 160
-    console.print(table)
+        counts = (task.state_dim, len(task.action_low), task.max_steps)
+        cameras = str(len(known_cameras(task.name)))
+        found.add_row(task.name, *map(str, counts), rate, cameras, "yes" if task.has_success else "")
+    return found

@@ -1,6 +1,6 @@
-"""Worlds to act in, behind one interface (Gymnasium's): the Control Suite, Meta-World, and any Gymnasium id.
+"""Environments with Gymnasium's interface: the Control Suite, Meta-World, and any Gymnasium id.
 
-Importing this package loads no simulator; making a world does.
+Importing this package loads no simulator. `make` does.
 """
 
 import dataclasses
@@ -26,23 +26,24 @@ def make(
     max_steps: int | None = None,
     render_mode: str | None = None,
 ) -> "Environment":
-    """A world for one task: `cameras` are rendered into every observation at `image_size` (height, width); with
-    `render_mode="rgb_array"`, `render()` gives a larger frame for videos. Nothing is rendered unless asked for.
+    """Return an environment for one task. Each observation has an image of `image_size` (height, width) per camera.
+
+    With `render_mode="rgb_array"` `render()` returns a larger frame for videos. Else nothing is rendered.
     """
     family, cameras = check_name(task), check_cameras(task, cameras)
     if render_mode not in (None, "rgb_array"):
-        raise ValueError(f"make({task!r}): expected render_mode None or 'rgb_array', found {render_mode!r}.")
+        raise ValueError(f"{task}: expected render_mode None or 'rgb_array', found {render_mode!r}. Use one of them.")
     if max_steps is not None and max_steps < 1:
-        raise ValueError(f"make({task!r}): expected max_steps of at least 1, found {max_steps}.")
+        raise ValueError(f"{task}: expected max_steps of at least 1, found {max_steps}. Raise it.")
     if min(image_size) < 1:
-        raise ValueError(f"make({task!r}): expected image_size (height, width) of at least 1, found {image_size}.")
+        raise ValueError(f"{task}: expected image_size (height, width) of at least 1, found {image_size}. Raise it.")
     from pac.envs.base import load
 
     return load(family)(task, cameras, image_size, max_steps, render_mode)
 
 
 def spec(task: str, *, cameras: Sequence[str] = (), max_steps: int | None = None) -> TaskSpec:
-    """What `make` would give as `.task`. Nothing is rendered, and only a Gymnasium id has to be loaded to know it."""
+    """Return the `.task` of an environment without making it. Only a Gymnasium id has to be made."""
     family, cameras = check_name(task), check_cameras(task, cameras)
     if family == "gym":
         return dataclasses.replace(_gym_spec(task, max_steps), cameras=cameras)
@@ -57,8 +58,9 @@ def _gym_spec(task: str, max_steps: int | None) -> TaskSpec:
 
 
 def episode_seed(task: str, seed: int, index: int) -> int:
-    """The seed of episode `index` of a task in a run with `seed`: 63 bits of a hash, the same on every machine, so that
-    an episode's start does not depend on who runs it or what ran before.
+    """Return the seed of episode `index` of a task under `seed`: 63 bits of a hash, the same on every machine.
+
+    So the initial state does not depend on the process or on earlier episodes.
     """
     digest = hashlib.sha256(f"{task}\0{int(seed)}\0{int(index)}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

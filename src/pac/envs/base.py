@@ -1,4 +1,4 @@
-"""What all worlds share: names of observations, checks of actions, the time limit, pictures, and pure resets."""
+"""The base class of environments: names of observations, checks of actions, time limit, images and seeded resets."""
 
 import importlib
 from typing import Any, NamedTuple
@@ -15,16 +15,16 @@ _MODULES = {
     "metaworld": ("metaworld", "MetaWorldEnvironment"),
     "gym": ("", "GymEnvironment"),
 }
-TOLERANCE = 1e-4  # how far an action may lie outside its bounds: rounding of float32, not mistakes
+TOLERANCE = 1e-4  # of an action outside its bounds: more than the rounding of float32
 
 try:
     import gymnasium
 except ImportError as error:  # pragma: no cover
-    raise ValueError(f"Worlds need gymnasium, which is not installed ({error}). Do: {_EXTRA}") from error
+    raise ValueError(f"Environments: expected the package gymnasium, found none ({error}). Do: {_EXTRA}") from error
 
 
 class StepResult(NamedTuple):
-    """What a simulator says after one step."""
+    """State, reward and end of one simulator step."""
 
     state: np.ndarray  # (dims,) float32
     reward: float
@@ -34,7 +34,7 @@ class StepResult(NamedTuple):
 
 
 def load(family: str) -> type["Environment"]:
-    """The class of a family of worlds; its simulator is imported here."""
+    """Import a simulator and return the class of its environments."""
     package, name = _MODULES[family]
     try:
         return getattr(importlib.import_module(f"pac.envs.{family}"), name)
@@ -42,17 +42,18 @@ def load(family: str) -> type["Environment"]:
         if (error.name or "").startswith("pac."):
             raise
         raise ValueError(
-            f"Worlds named {family}/... need {package or family}, and {error.name} is not installed. Do: {_EXTRA}"
+            f"Tasks {family}/...: expected the package {package or family}, found no {error.name}. Do: {_EXTRA}"
         ) from error
 
 
 class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
-    """One task. Observations are dicts with an Episode's names; `reset(seed=s)` starts from a state that depends on
-    nothing but the task and s. `simulator` is what lies underneath, for those who plan in it or script it.
+    """An environment for one task. Observations are dicts with the names of an Episode.
+
+    `reset(seed=s)` starts from a state that depends on the task and s alone. Planners and scripts use `simulator`.
     """
 
     task: TaskSpec
-    state_names: tuple[str, ...]  # one a state dimension
+    state_names: tuple[str, ...]  # one per state dimension
     simulator: Any
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -66,7 +67,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     ) -> None:
         self.render_mode = render_mode
         self._image_size = image_size
-        self._steps: int | None = None  # None: no episode is under way
+        self._steps: int | None = None  # None: no episode has started
         self._succeeded = False
         self.task, self.state_names = self._build(task, cameras, max_steps)
         if cameras or render_mode:
@@ -85,7 +86,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Start an episode; without a seed, one is drawn from the world's own generator."""
+        """Start an episode. Without `seed` one is drawn from the environment's own generator."""
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**63)) if seed is None else int(seed)
         self._steps, self._succeeded = 0, False
@@ -93,7 +94,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         if self._steps is None:
-            raise ValueError(f"{self.task.name}: step without an episode under way. Call reset first.")
+            raise ValueError(f"{self.task.name}: expected a started episode, found none. Call reset before step.")
         state, reward, terminated, truncated, success = self._advance(self._checked(action))
         self._steps += 1
         truncated = not terminated and (truncated or self._steps >= self.task.max_steps)
@@ -106,9 +107,9 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return self._observe(state), float(reward), terminated, truncated, info
 
     def render(self) -> Any:
-        """A frame for videos, (240, 320, 3) uint8, from the first camera asked for, or else the task's first."""
+        """Return a frame for videos, (240, 320, 3) uint8, from the first of `cameras`, else the task's first."""
         if self.render_mode is None:
-            raise ValueError(f"{self.task.name} was made without pictures. Make it with render_mode='rgb_array'.")
+            raise ValueError(f"{self.task.name}: expected render_mode='rgb_array', found None. Pass it to `make`.")
         return self._image((self.task.cameras or known_cameras(self.task.name))[0], FRAME)
 
     def close(self) -> None:
@@ -121,12 +122,12 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return observation
 
     def _checked(self, action: Any) -> np.ndarray:
-        """The action as float32 within its bounds, or an error that says what is wrong with it."""
+        """Return the action as float32 within its bounds. Raise if it has another shape or lies outside."""
         values = np.asarray(action, np.float32)
         if values.shape != self._low.shape:
             raise ValueError(
-                f"{self.task.name}: expected an action of shape {self._low.shape}, found {values.shape}. Send one raw "
-                "number an action dimension (task.action_low and action_high)."
+                f"{self.task.name}: expected an action of shape {self._low.shape}, found {values.shape}. Pass one raw "
+                "number per action dimension, within task.action_low and task.action_high."
             )
         clipped = np.minimum(np.maximum(values, self._low), self._high)  # several times faster than np.clip
         near = np.abs(values - clipped) <= TOLERANCE  # False for NaN
@@ -134,12 +135,12 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             i = int(np.argmin(near))
             raise ValueError(
                 f"{self.task.name}: expected action[{i}] within [{self._low[i]:g}, {self._high[i]:g}], found "
-                f"{values[i]:g} at step {self._steps}. Map a policy's output to the task's bounds before sending it."
+                f"{values[i]:g} at step {self._steps}. Scale a policy's output to the task's bounds."
             )
         return clipped
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
-        """Load the simulator; say what it is and what its state dimensions are called."""
+        """Load the simulator. Return its spec and the names of its state dimensions."""
         raise NotImplementedError
 
     def _start(self, seed: int) -> np.ndarray:
@@ -149,7 +150,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         raise NotImplementedError
 
     def _open_cameras(self, with_frames: bool) -> None:
-        """Make ready to draw, or say why that cannot be."""
+        """Prepare rendering. Raise if it is not possible."""
         raise NotImplementedError
 
     def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:

@@ -13,15 +13,16 @@ from pac.types import TaskSpec
 
 
 class ControlEnvironment(MujocoCameras, Environment):
-    """A suite task. Its observations are flattened in the suite's own order; the time limit truncates, and what the
-    suite ends with discount 0 is terminated.
+    """A task of the suite. Its observations are flattened in the suite's own order.
+
+    The time limit truncates. An episode that the suite ends with discount 0 is terminated.
     """
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
         domain, _, name = task.removeprefix("control/").partition(".")
         self.simulator = suite.load(domain, name, task_kwargs={"time_limit": float("inf")})
         physics = self.simulator.physics
-        # quadruped.escape asks for the physics' own GL contexts at every reset; ours draws without them.
+        # quadruped.escape uses the physics' own GL contexts at every reset. We render without them.
         physics.__class__ = type("Physics", (type(physics),), {"contexts": None})
         self._model, self._data = physics.model.ptr, physics.data.ptr
         names = [
@@ -41,9 +42,8 @@ class ControlEnvironment(MujocoCameras, Environment):
     def _advance(self, action: np.ndarray) -> StepResult:
         step = self.simulator.step(action)
         over = step.last()
-        return StepResult(
-            _flat(step.observation), step.reward, over and step.discount == 0, over and step.discount != 0
-        )
+        terminated, truncated = over and step.discount == 0, over and step.discount != 0
+        return StepResult(_flat(step.observation), step.reward, terminated, truncated)
 
 
 def _flat(observation: dict[str, np.ndarray]) -> np.ndarray:

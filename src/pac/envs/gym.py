@@ -19,16 +19,16 @@ _SUCCESS = ("is_success", "success")  # names in `info` that other libraries use
 
 
 class GymEnvironment(Environment):
-    """A Gymnasium environment as its makers registered it, their TimeLimit included."""
+    """A Gymnasium environment as it was registered, with its own TimeLimit."""
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
         env = self.simulator = _make(task, bool(cameras or self.render_mode), max_steps)
         limit = max_steps or (env.spec.max_episode_steps if env.spec else None)
         if limit is None:
-            raise ValueError(f"{task} has no time limit of its own, and episodes need one. Give max_steps.")
+            raise ValueError(f"{task}: expected a time limit, found none. Pass max_steps.")
         names = tuple(_names(task, env.observation_space))
         low, high = _bounds(task, env.action_space)
-        period = getattr(env.unwrapped, "dt", None)  # seconds; what MuJoCo and classic tasks call it
+        period = getattr(env.unwrapped, "dt", None)  # seconds, in MuJoCo and classic tasks
         spec = TaskSpec(
             name=task,
             instruction=instruction(task),
@@ -36,14 +36,14 @@ class GymEnvironment(Environment):
             action_low=tuple(low.tolist()),
             action_high=tuple(high.tolist()),
             max_steps=limit,
-            has_success=self._says_success(low, high),
+            has_success=self._reports_success(low, high),
             cameras=cameras,
             control_rate=1 / float(period) if period else None,
         )
         return spec, names
 
-    def _says_success(self, low: np.ndarray, high: np.ndarray) -> bool:
-        """Whether a step tells of success: only a step can say."""
+    def _reports_success(self, low: np.ndarray, high: np.ndarray) -> bool:
+        """Return whether `info` reports success. Only a step shows it."""
         _, info = self.simulator.reset(seed=0)
         action = ((low + high) / 2).astype(self.simulator.action_space.dtype).reshape(self.simulator.action_space.shape)
         info |= self.simulator.step(action)[4]
@@ -59,25 +59,19 @@ class GymEnvironment(Environment):
             action.astype(space.dtype).reshape(space.shape)
         )
         success = bool(max(info.get(name, 0) for name in _SUCCESS)) if self.task.has_success else None
-        return StepResult(
-            _flat(self.simulator.observation_space, observation),
-            float(reward),
-            bool(terminated),
-            bool(truncated),
-            success,
-        )
+        state = _flat(self.simulator.observation_space, observation)
+        return StepResult(state, float(reward), bool(terminated), bool(truncated), success)
 
     def _open_cameras(self, with_frames: bool) -> None:
         try:
             self.simulator.reset(seed=0)
             self.simulator.render()
-        except Exception as error:  # pygame, a GL, ...: each environment draws by means of its own
-            raise ValueError(
-                f"{self.task.name} cannot draw itself: {error}. Make it without cameras, or mend that."
-            ) from error
+        except Exception as error:  # each environment has its own way to render
+            message = f"{self.task.name}: expected it to render, found {error}. Repair that, or use no cameras."
+            raise ValueError(message) from error
 
     def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
-        """What the environment draws of itself, shrunk to size by averaging."""
+        """Return the environment's own rendering, reduced to `size` by averaging."""
         frame = torch.from_numpy(np.ascontiguousarray(self.simulator.render())).permute(2, 0, 1)[None].float()
         small = torch.nn.functional.interpolate(frame, size or self._image_size, mode="area")
         return small[0].permute(1, 2, 0).round().to(torch.uint8).contiguous().numpy()
@@ -86,24 +80,24 @@ class GymEnvironment(Environment):
         self.simulator.close()
 
 
-def _make(task: str, draws: bool, max_steps: int | None) -> "gymnasium.Env[Any, Any]":
+def _make(task: str, renders: bool, max_steps: int | None) -> "gymnasium.Env[Any, Any]":
     name, mode = task.removeprefix("gym/"), None
-    if draws:
+    if renders:
         mode = "rgb_array"
         _choose_gl()
     try:
         with no_gl():
             return gymnasium.make(name, render_mode=mode, max_episode_steps=max_steps, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ValueError(f"{task} needs a package that is not installed: {error}") from error
+        raise ValueError(f"{task}: expected another package to be installed: {error}") from error
     except (gymnasium.error.Error, ImportError) as error:
         raise ValueError(
-            f"{task}: Gymnasium cannot make it: {error} An id from another package is gym/<module>:<id>."
+            f"{task}: expected an id of Gymnasium, found {error} An id from another package is gym/<module>:<id>."
         ) from error
 
 
 def _choose_gl() -> None:
-    """MuJoCo environments of Gymnasium read MUJOCO_GL when they first draw; others draw without GL."""
+    """Set MUJOCO_GL, which Gymnasium's MuJoCo environments read at their first rendering. Others need no GL."""
     with contextlib.suppress(ValueError):
         os.environ.setdefault("MUJOCO_GL", find_gl())
 
@@ -111,8 +105,8 @@ def _choose_gl() -> None:
 def _bounds(task: str, space: "gymnasium.Space[Any]") -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(space, Box):
         raise ValueError(
-            f"{task}: expected continuous actions (a Box), found {space}. PAC's actions are vectors of numbers with "
-            "bounds; choose a continuous variant of the task, if there is one."
+            f"{task}: expected continuous actions (a Box), found {space}. Choose a continuous variant of the task, if "
+            "there is one."
         )
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     if not np.isfinite([low, high]).all():
@@ -121,20 +115,19 @@ def _bounds(task: str, space: "gymnasium.Space[Any]") -> tuple[np.ndarray, np.nd
 
 
 def _names(task: str, space: "gymnasium.Space[Any]", prefix: str = "state") -> Iterator[str]:
-    """One name a number, in the order of `_flat`."""
+    """Yield one name per number, in the order of `_flat`."""
     if isinstance(space, Dict):
         for key, part in space.spaces.items():
             yield from _names(task, part, key if prefix == "state" else f"{prefix}.{key}")
     elif isinstance(space, Box) and not (space.dtype == np.uint8 and len(space.shape) == 3):
         yield from (f"{prefix}.{i}" for i in range(int(np.prod(space.shape))))
     else:
-        raise ValueError(
-            f"{task}: expected observations of numbers (a Box, or a Dict of them), found {space} at {prefix!r}."
-        )
+        expected = "expected observations of numbers (a Box, or a Dict of them)"
+        raise ValueError(f"{task}: {expected}, found {space} at {prefix!r}. Wrap the environment.")
 
 
 def _flat(space: "gymnasium.Space[Any]", observation: Any) -> np.ndarray:
-    """All numbers, in the order of the space: an observation's own dict may have another."""
+    """Return all numbers in the order of the space. The observation's own dict may have another order."""
     if isinstance(space, Dict):
         return np.concatenate([_flat(part, observation[key]) for key, part in space.spaces.items()])
     return np.ravel(observation).astype(np.float32)

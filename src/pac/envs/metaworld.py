@@ -1,4 +1,4 @@
-"""Meta-World: `metaworld/<name>`, the fifty tasks of a Sawyer arm, with goals drawn anew for each seed and visible."""
+"""Meta-World: `metaworld/<name>`, fifty tasks of a Sawyer arm. Each seed has another goal, which is visible."""
 
 import numpy as np
 
@@ -12,20 +12,20 @@ from pac.envs.base import Environment, StepResult
 from pac.envs.tasks import static_spec
 from pac.types import TaskSpec
 
-_NOW = ("hand.x", "hand.y", "hand.z", "gripper")
+_HAND = ("hand.x", "hand.y", "hand.z", "gripper")
 _OBJECTS = tuple(f"object{i}.{part}" for i in (1, 2) for part in ("x", "y", "z", "qx", "qy", "qz", "qw"))
-_STATE = (*_NOW, *_OBJECTS)
+_STATE = (*_HAND, *_OBJECTS)
 STATE_NAMES = (*_STATE, *(f"previous.{name}" for name in _STATE), "goal.x", "goal.y", "goal.z")
 
 
 class MetaWorldEnvironment(MujocoCameras, Environment):
-    """A Meta-World task. It says success at every step and goes on: only the time limit ends an episode."""
+    """A task of Meta-World. It reports success at every step. Only the time limit ends an episode."""
 
     upside_down = ("corner", "corner2", "corner3", "corner4")
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
         env = self.simulator = ALL_V3_ENVIRONMENTS[f"{task.removeprefix('metaworld/')}-v3"]()
-        env._set_task_called = True  # goals come from our seeds, not from one of its benchmarks
+        env._set_task_called = True  # goals come from our seeds, not from a benchmark of Meta-World
         env._freeze_rand_vec = False
         env.seeded_rand_vec = True
         _show_goal(env)
@@ -46,8 +46,9 @@ class MetaWorldEnvironment(MujocoCameras, Environment):
 
 
 def _show_goal(env: "gymnasium.Env[np.ndarray, np.ndarray]") -> None:
-    """Make the goal part of the observation. Meta-World clips observations to a space it computed when the goal was
-    still hidden, which would turn the goal to zeros after the first step: widen that space as well.
+    """Make the goal part of the observation, and widen the space that Meta-World clips observations to.
+
+    Meta-World computed the space while the goal was hidden. It would clip the goal to 0 after the first step.
     """
     env._partially_observable = False  # type: ignore[attr-defined]
     space = env.sawyer_observation_space  # type: ignore[attr-defined]

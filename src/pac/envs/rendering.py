@@ -1,7 +1,7 @@
-"""Pictures without a screen: finds a GL that works, and draws a MuJoCo scene with settings made for small pictures.
+"""Rendering without a screen: find a GL that works, and render a MuJoCo scene to small images.
 
-Nothing here runs unless pictures are asked for. Which GL is used does not depend on what was imported before: contexts
-come from MuJoCo's own modules for each of them, not from the choice MuJoCo makes when it is imported.
+Nothing here runs unless a caller needs images. Earlier imports do not change the GL: contexts come from MuJoCo's module
+for that GL, not from the choice that MuJoCo makes at its import.
 """
 
 import atexit
@@ -21,12 +21,12 @@ import numpy as np
 if TYPE_CHECKING:
     import mujoco
 
-FRAME = (240, 320)  # of `render()`
+FRAME = (240, 320)  # height and width of `render()`
 _OFF = ("disable", "disabled", "off", "false", "0")
 _NAMES = ("egl", "osmesa", "glfw", "cgl")
 _CANDIDATES = {"Linux": ("egl", "osmesa"), "Darwin": ("cgl",)}
-_FOUND = "PAC_GL"  # tells child processes what worked, so that they need not try again
-_TRIAL = """
+_FOUND = "PAC_GL"  # environment variable with the GL that worked, for child processes
+_PROBE = """
 import importlib, sys, mujoco
 model = mujoco.MjModel.from_xml_string("<mujoco/>")
 context = importlib.import_module("mujoco." + sys.argv[1]).GLContext(80, 80)
@@ -37,8 +37,9 @@ mujoco.MjrContext(model, 100).free()
 
 @contextlib.contextmanager
 def no_gl() -> Iterator[None]:
-    """Import a simulator without GL unless the user chose one that works: a broken driver must not stop those who draw
-    nothing.
+    """Import a simulator without GL, unless the user chose one that works.
+
+    A broken driver must not stop a user who needs no images.
     """
     before = os.environ.get("MUJOCO_GL")
     if before is None or not _usable(before):
@@ -53,38 +54,41 @@ def no_gl() -> Iterator[None]:
 
 
 def _usable(chosen: str) -> bool:
-    return chosen in _OFF or os.environ.get(_FOUND) == chosen or (chosen in _NAMES and _try(chosen) is None)
+    return chosen in _OFF or os.environ.get(_FOUND) == chosen or (chosen in _NAMES and _probe(chosen) is None)
 
 
 @functools.cache
 def find_gl() -> str:
-    """The GL to draw with: the user's MUJOCO_GL, or the first that works. Each is tried in a process of its own, since
-    a broken driver may crash or hang instead of raising.
+    """Return the GL to render with: the user's MUJOCO_GL, or the first that works.
+
+    Each is tried in a process of its own, because a broken driver may crash or hang instead of raising.
     """
-    wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
-    if wanted in _OFF:
-        raise ValueError(f"Cannot draw pictures: MUJOCO_GL={wanted} turns it off. Unset it, or make no cameras.")
-    names = (wanted,) if wanted in _NAMES else _CANDIDATES.get(platform.system(), ("glfw",))
+    chosen = os.environ.get("MUJOCO_GL", "").lower().strip()
+    if chosen in _OFF:
+        raise ValueError(
+            f"Images: expected a GL to render with, found MUJOCO_GL={chosen}. Unset it, or use no cameras."
+        )
+    names = (chosen,) if chosen in _NAMES else _CANDIDATES.get(platform.system(), ("glfw",))
     if os.environ.get(_FOUND) in names:
         return os.environ[_FOUND]
     causes = {}
     for name in names:
-        causes[name] = _try(name)
+        causes[name] = _probe(name)
         if causes[name] is None:
             os.environ[_FOUND] = name
             return name
     found = " ".join(f"{name}: {cause}." for name, cause in causes.items())
+    setting = f" (MUJOCO_GL={chosen})" if chosen else ""
     raise ValueError(
-        f"Cannot draw pictures: no GL works here{' (MUJOCO_GL=' + wanted + ')' if wanted else ''}. {found} Do one of: "
-        "apt-get install libegl1 libopengl0 libgl1-mesa-dri (EGL); apt-get install libosmesa6 (OSMesa); make the world "
-        "without cameras."
+        f"Images: expected a GL that works{setting}, found none. {found} Do one of: apt-get install libegl1 libopengl0 "
+        "libgl1-mesa-dri (EGL); apt-get install libosmesa6 (OSMesa); use no cameras."
     )
 
 
 @functools.cache
-def _try(name: str, seconds: float = 30) -> str | None:
-    """Draw with one GL in a child process; why it failed, or None."""
-    command, environment = [sys.executable, "-c", _TRIAL, name], {**os.environ, "MUJOCO_GL": "disabled"}
+def _probe(name: str, seconds: float = 30) -> str | None:
+    """Render with one GL in a child process. Return why it failed, or None."""
+    command, environment = [sys.executable, "-c", _PROBE, name], {**os.environ, "MUJOCO_GL": "disabled"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -92,14 +96,15 @@ def _try(name: str, seconds: float = 30) -> str | None:
     if done.returncode == 0:
         return None
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    if "'NoneType' object has no attribute" in lines[-1]:  # PyOpenGL's words for it
+    if "'NoneType' object has no attribute" in lines[-1]:  # from PyOpenGL
         return "its library is not installed"
     return lines[-1].rstrip(".")
 
 
 class Renderer:
-    """Draws one model. No multisampling, shadows or reflections, and a buffer no larger than the pictures: ten times
-    faster than the defaults on a CPU, and hardly visible at 80 pixels.
+    """A renderer of one model, without multisampling, shadows and reflections, with a buffer of the images' size.
+
+    It is ten times faster than the defaults on a CPU. At 80 pixels the difference is hardly visible.
     """
 
     def __init__(self, model: "mujoco.MjModel", height: int, width: int) -> None:
@@ -121,19 +126,19 @@ class Renderer:
         _close_at_exit(self)
 
     def draw(self, data: "mujoco.MjData", camera: str, height: int, width: int) -> np.ndarray:
-        """What a camera of the model sees, (height, width, 3) uint8."""
+        """Return the image of one camera, (height, width, 3) uint8."""
         mujoco = self._mujoco
         self._gl.make_current()
         self._camera.fixedcamid = self._model.camera(camera).id
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(self._model, data, self._options, None, self._camera, everything, self._scene)
-        picture, rectangle = np.empty((height, width, 3), np.uint8), mujoco.MjrRect(0, 0, width, height)
+        image, rectangle = np.empty((height, width, 3), np.uint8), mujoco.MjrRect(0, 0, width, height)
         mujoco.mjr_render(rectangle, self._scene, self._context)
-        mujoco.mjr_readPixels(picture, None, rectangle, self._context)
-        return np.ascontiguousarray(picture[::-1])
+        mujoco.mjr_readPixels(image, None, rectangle, self._context)
+        return np.ascontiguousarray(image[::-1])
 
     def upload_terrain(self) -> None:
-        """Tell the GL that height fields changed."""
+        """Upload changed height fields to the GL."""
         if self._model.nhfield:
             self._gl.make_current()
             for i in range(self._model.nhfield):
@@ -155,8 +160,9 @@ _open: "weakref.WeakSet[Renderer]" = weakref.WeakSet()
 
 
 def _close_at_exit(renderer: Renderer) -> None:
-    """Free contexts before MuJoCo shuts the display down, which it does at exit, and after which freeing fails. Hooks
-    run last in, first out: so ours is registered once MuJoCo's is there.
+    """Free contexts at exit before MuJoCo shuts the display down. Freeing them later fails.
+
+    Exit hooks run last in, first out. So this one is registered after MuJoCo's.
     """
     if not _open:
         atexit.register(_close_all)
@@ -169,9 +175,9 @@ def _close_all() -> None:
 
 
 class MujocoCameras:
-    """The part of a MuJoCo world that draws it."""
+    """The rendering part of a MuJoCo environment."""
 
-    upside_down: tuple[str, ...] = ()  # cameras that hang the wrong way up
+    upside_down: tuple[str, ...] = ()  # cameras whose images are turned by 180 degrees
     _model: "mujoco.MjModel"
     _data: "mujoco.MjData"
     _image_size: tuple[int, int]
@@ -188,8 +194,8 @@ class MujocoCameras:
 
     def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
         assert self._renderer is not None
-        picture = self._renderer.draw(self._data, camera, *(size or self._image_size))
-        return np.ascontiguousarray(picture[::-1, ::-1]) if camera in self.upside_down else picture
+        image = self._renderer.draw(self._data, camera, *(size or self._image_size))
+        return np.ascontiguousarray(image[::-1, ::-1]) if camera in self.upside_down else image
 
     def _close_cameras(self) -> None:
         if self._renderer is not None:

@@ -1,4 +1,4 @@
-"""What is known of the tasks before any simulator is loaded; the tests hold every line of it against the worlds."""
+"""Facts of all tasks, known before a simulator is loaded. The tests compare each with the environments."""
 
 import difflib
 from collections.abc import Sequence
@@ -74,20 +74,20 @@ TASKS = tuple(f"control/{name}" for name in _CONTROL) + tuple(f"metaworld/{name}
 
 
 def check_name(task: str) -> str:
-    """The family of a task: "control", "metaworld" or "gym"."""
+    """Return the family of a task: "control", "metaworld" or "gym"."""
     family, _, name = task.rpartition("/") if not task.startswith("gym/") else task.partition("/")
     if task in TASKS or (family == "gym" and name):
         return family
     short = {known.partition("/")[2]: known for known in TASKS if known.startswith(family) or family not in FAMILIES}
     close = difflib.get_close_matches(name, short, n=1, cutoff=0.5)
     raise ValueError(
-        f"Unknown task {task!r}. Expected control/<domain>.<task>, metaworld/<name> or gym/<Gymnasium id>; "
+        f"Unknown task {task!r}. Expected control/<domain>.<task>, metaworld/<name> or gym/<Gymnasium id>. "
         f"`pac tasks` lists them.{f' Did you mean {short[close[0]]!r}?' if close else ''}"
     )
 
 
 def known_cameras(task: str) -> tuple[str, ...]:
-    """The cameras a task has; those of a Gymnasium id are only known once it is made."""
+    """Return the cameras of a task. A Gymnasium id has one, whose image is what it renders."""
     family, _, name = task.partition("/")
     if family == "control":
         return _DOMAINS[name.split(".")[0]][2]
@@ -95,17 +95,18 @@ def known_cameras(task: str) -> tuple[str, ...]:
 
 
 def check_cameras(task: str, cameras: Sequence[str]) -> tuple[str, ...]:
+    """Return the cameras as a tuple. Raise if the task does not have one of them."""
     if isinstance(cameras, str) or len(set(cameras)) != len(cameras):
-        raise ValueError(f"Cameras of {task}: expected a list of different names, found {cameras!r}.")
-    there = known_cameras(task)
+        raise ValueError(f"Cameras of {task}: expected a list of different names, found {cameras!r}. Name each once.")
+    known = known_cameras(task)
     for camera in cameras:
-        if camera not in there:
-            raise ValueError(f"Unknown camera {camera!r}: {task} has {', '.join(there)}. Choose among these.")
+        if camera not in known:
+            raise ValueError(f"Unknown camera {camera!r}. {task} has {', '.join(known)}. Choose among these.")
     return tuple(cameras)
 
 
 def static_spec(task: str, cameras: tuple[str, ...], max_steps: int | None) -> TaskSpec:
-    """The spec of a Control Suite or Meta-World task, without loading it."""
+    """Return the spec of a Control Suite or Meta-World task without loading it."""
     family, _, name = task.partition("/")
     if family == "metaworld":
         size, num_actions, rate, limit = 39, 4, 80.0, 500
@@ -131,7 +132,7 @@ def static_spec(task: str, cameras: tuple[str, ...], max_steps: int | None) -> T
 
 
 def instruction(task: str) -> str:
-    """The words of the task's own name: "walker walk", "drawer open", "Pendulum"."""
+    """Return the words of the task's name: "walker walk", "drawer open", "Pendulum"."""
     name = task.partition("/")[2].rpartition("/")[2]
     stem, _, version = name.rpartition("-v")
     name = stem if stem and version.isdigit() else name
