@@ -86,8 +86,8 @@ def gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: Sequence[Ten
     generator = torch.Generator("cuda").manual_seed(1)
     shape = (*outputs[0].shape[1:3], outputs[0].shape[0], outputs[0].shape[3])  # what was read is used by row
     pull = torch.randn(shape, device="cuda", generator=generator).bfloat16().to(outputs[0].dtype).permute(2, 0, 1, 3)
-    wanted = [x for x in inputs if x.requires_grad]
-    return [*outputs, *torch.autograd.grad(outputs, wanted, [pull, torch.ones_like(outputs[1])])]
+    differentiable = [x for x in inputs if x.requires_grad]
+    return [*outputs, *torch.autograd.grad(outputs, differentiable, [pull, torch.ones_like(outputs[1])])]
 
 
 def milliseconds(call: Call, repeats: int = 15) -> float:
@@ -120,9 +120,9 @@ def both_times(attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tenso
     with torch.no_grad():
         outputs = attend(*inputs)
         pulls = [torch.ones_like(x) for x in outputs]
-        ahead = milliseconds(lambda: attend(*inputs))
-    wanted = [x for x in inputs if x.requires_grad]
-    return ahead, milliseconds(lambda: torch.autograd.grad(attend(*inputs), wanted, pulls))
+        forward = milliseconds(lambda: attend(*inputs))
+    differentiable = [x for x in inputs if x.requires_grad]
+    return forward, milliseconds(lambda: torch.autograd.grad(attend(*inputs), differentiable, pulls))
 
 
 def reference(*inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,10 +154,10 @@ def scalars(size: str, dtype: torch.dtype) -> Iterator[list[str]]:
     compiled = torch.compile(reference, fullgraph=True, dynamic=False)
     for name, attend in {"PyTorch, compiled": compiled, "kernel": kernel}.items():
         torch.cuda.reset_peak_memory_stats()
-        ahead, around = both_times(attend, inputs)
-        rounds.append(around)
+        forward, both = both_times(attend, inputs)
+        rounds.append(both)
         memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f}"
-        yield [f"{size} {dtype}".replace("torch.", ""), name, f"{ahead:.2f}", f"{around:.2f}", memory]
+        yield [f"{size} {dtype}".replace("torch.", ""), name, f"{forward:.2f}", f"{both:.2f}", memory]
     yield ["", "times faster", "", f"{rounds[0] / rounds[1]:.1f}", ""]
 
 
@@ -167,17 +167,17 @@ def tiles(size: str) -> Iterator[list[str]]:
     usual = scalar_kernels.BLOCKS[width]
     with torch.no_grad():
         for lines, tokens, warps, stages in FORWARD[size]:
-            tried = dataclasses.replace(usual, lines=lines, tokens=tokens, warps=warps, stages=stages)
-            found = _with(scalar_kernels.BLOCKS, width, tried, lambda: [_time(lambda: kernel(*inputs))])
+            tiles = dataclasses.replace(usual, lines=lines, tokens=tokens, warps=warps, stages=stages)
+            found = _with(scalar_kernels.BLOCKS, width, tiles, lambda: [_time(lambda: kernel(*inputs))])
             yield [size, "forward", str((lines, tokens, warps, stages)), *found]
-    wanted = [x for x in inputs if x.requires_grad]
+    differentiable = [x for x in inputs if x.requires_grad]
     outputs = kernel(*inputs)
     pulls = [torch.ones_like(x) for x in outputs]
     del outputs
     for tokens, warps, stages, splits in BACKWARD[size]:
-        tried = dataclasses.replace(usual, back_tokens=tokens, back_warps=warps, back_stages=stages, splits=splits)
-        call = lambda: torch.autograd.grad(kernel(*inputs), wanted, pulls)  # noqa: E731
-        found = _with(scalar_kernels.BLOCKS, width, tried, lambda: [_time(call)])  # noqa: B023
+        tiles = dataclasses.replace(usual, back_tokens=tokens, back_warps=warps, back_stages=stages, splits=splits)
+        call = lambda: torch.autograd.grad(kernel(*inputs), differentiable, pulls)  # noqa: E731
+        found = _with(scalar_kernels.BLOCKS, width, tiles, lambda: [_time(call)])  # noqa: B023
         yield [size, "both", str((tokens, warps, stages, splits)), *found]
 
 
@@ -185,9 +185,9 @@ def _time(call: Call) -> str:
     return f"{milliseconds(call):.3f}"
 
 
-def _with(table: dict[int, Any], width: int, tried: Any, call: Callable[[], list[str]]) -> list[str]:
+def _with(table: dict[int, Any], width: int, tiles: Any, call: Callable[[], list[str]]) -> list[str]:
     usual = table[width]
-    table[width] = tried
+    table[width] = tiles
     try:
         return call()
     except Exception as error:  # such as tiles for which the chip has no room: the others are still worth knowing
@@ -266,28 +266,28 @@ def latent_tiles(size: str) -> Iterator[list[str]]:
     inputs, width, table = latent_inputs(size), WIDTHS[size], latent_kernels.TILES
     pull = torch.ones_like(inputs[0])
 
-    def ahead() -> list[str]:
+    def forward() -> list[str]:
         with torch.no_grad():
             taken = _time(lambda: latent_kernel(*inputs))
         return [taken, f"{latent_errors(latent_kernel, inputs)[0]:.1e}"]
 
-    def around() -> list[str]:
+    def both() -> list[str]:
         taken = _time(lambda: torch.autograd.grad(latent_kernel(*inputs), inputs, [pull]))
         return [taken, f"{max(latent_errors(latent_kernel, inputs)):.1e}"]
 
     usual = table[width]
     for sizes in LATENTS_FORWARD[size]:
-        yield [size, "forward", str(sizes), *_with(table, width, (latent_kernels.Tiles(*sizes), usual[1]), ahead)]
+        yield [size, "forward", str(sizes), *_with(table, width, (latent_kernels.Tiles(*sizes), usual[1]), forward)]
     for sizes in LATENTS_BACKWARD[size]:
-        yield [size, "both", str(sizes), *_with(table, width, (usual[0], latent_kernels.Tiles(*sizes)), around)]
+        yield [size, "both", str(sizes), *_with(table, width, (usual[0], latent_kernels.Tiles(*sizes)), both)]
 
 
 def _latents_row(name: str, attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> list[str]:
     try:
-        ahead, around = both_times(attend, inputs)
+        forward, both = both_times(attend, inputs)
     except RuntimeError as error:  # a backend that does not take these shapes
         return [name, str(error).splitlines()[0][:80], ""]
-    return [name, f"{ahead:.3f}", f"{around:.3f}"]
+    return [name, f"{forward:.3f}", f"{both:.3f}"]
 
 
 def show(title: str, columns: Sequence[str], rows: Iterator[list[str]]) -> None:

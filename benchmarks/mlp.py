@@ -3,7 +3,7 @@
     python benchmarks/mlp.py study/poor --out runs/mlp        # any study of `pac study`, with its options
 
 It reads standardised proprioception as it is, and its critic reads state and action side by side. One task a model
-(`study.each`), no pictures, no language. The runs' checkpoints are the MLP's: `pac evaluate` cannot load them.
+(`study.each`), no images, no language. The runs' checkpoints are the MLP's: `pac evaluate` cannot load them.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The plain baseline: a padded PAC update as one would write it in an afternoon, to divide our times by.
 
 Every batch is padded to the largest inputs (223 numbers, that is 1,784 tokens, 50 of text, 38 action dimensions, and
-all 8 pictures if it holds any); each token is written out, normalised and projected to its key and value; attention
+all 8 images if it holds any); each token is written out, normalised and projected to its key and value; attention
 is PyTorch's, with a mask, and autocast decides what is computed in which precision. Weights, heads, objective,
 optimiser and compilation are ours, so that what differs is what is measured, and the loss of a batch is the same
 (`tests/test_plain.py`).
@@ -58,7 +58,9 @@ def pad_observation(seen: Observation, config: ModelConfig) -> Observation:
         sizes |= dict.fromkeys(("camera_slots", "camera_mask"), config.num_cameras)
         sizes |= dict.fromkeys(("goal_slots", "goal_mask"), config.num_goal_images)
         seen = dataclasses.replace(
-            seen, images=pictures(seen.images, config, "camera"), goal_images=pictures(seen.goal_images, config, "goal")
+            seen,
+            images=padded_images(seen.images, config, "camera"),
+            goal_images=padded_images(seen.goal_images, config, "goal"),
         )
     fields = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
     return Observation(**fields | {name: lengthened(fields[name], size) for name, size in sizes.items()})
@@ -68,10 +70,10 @@ def lengthened(values: Shaped[Tensor, "*shape entry"], size: int) -> Shaped[Tens
     return F.pad(values, (0, size - values.shape[-1]))
 
 
-def pictures(
-    given: Shaped[Tensor, "*shape picture rows columns 3"], config: ModelConfig, kind: str
+def padded_images(
+    given: Shaped[Tensor, "*shape image rows columns 3"], config: ModelConfig, kind: str
 ) -> Shaped[Tensor, "*shape padded height width 3"]:
-    """Black pictures after the real ones; none at all has no size of its own."""
+    """Black images after the real ones; none at all has no size of its own."""
     count = config.num_cameras if kind == "camera" else config.num_goal_images
     if not given.shape[-4]:
         return given.new_zeros(*given.shape[:-4], count, config.image_height, config.image_width, 3)

@@ -465,9 +465,9 @@ class Warm:
     ms: float
 
 
-def look_closer(bench: Bench, case: Case, sections: Sequence[str], run: Trainer | None) -> Warm | None:
+def look_closer(bench: Bench, case: Case, names: Sequence[str], run: Trainer | None) -> Warm | None:
     """What data costs an engine, which may be warm already; if it is to be profiled, it is returned."""
-    asked = [name for name in sections if name in ("data", "profile")]
+    asked = [name for name in names if name in ("data", "profile")]
     what = f"{case.name}, {case.windows} windows"
     if not asked or not bench.fits("data", what, case.seconds if bench.compile and run is None else 10):
         return None
@@ -631,10 +631,10 @@ def check_resident(bench: Bench, case: Case) -> None:
 
 def check_capture(bench: Bench, case: Case) -> None:
     """Eager and captured updates from the same start, of two shapes in turn; all of it in float32."""
-    wanted: dict[str, Row] = {"eager": {"graphs": "off"}, "eager again": {"graphs": "off"}, "captured": {}}
-    wanted |= {"captured, recomputed": {"recompute": True}}
+    machines: dict[str, Row] = {"eager": {"graphs": "off"}, "eager again": {"graphs": "off"}, "captured": {}}
+    machines |= {"captured, recomputed": {"recompute": True}}
     expected: tuple[Tensor, Tensor, float] | None = None
-    for kind, machine in wanted.items():
+    for kind, machine in machines.items():
         with bench.guarded(f"checks: {kind}"):
             forget(bench.device)
             run = make_run(bench, case, precision="float32", **machine)

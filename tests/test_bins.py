@@ -90,7 +90,7 @@ def test_mean_of_logits() -> None:
 
 
 @pytest.mark.parametrize(("centre", "noise"), [(0.3, 0.3), (1.0, 0.5), (0.9, 1.0), (-0.97, 0.6), (0.0, 2.0)])
-def test_the_median_takes_noise_out_that_was_cut_off_at_the_bounds(centre: float, noise: float) -> None:
+def test_the_median_removes_noise_clipped_at_the_bounds(centre: float, noise: float) -> None:
     bins = Bins.cells(-1.0, 1.0, 101)
     drawn = centre + noise * torch.randn(200_000, generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(bins.encode(drawn.clamp(-1, 1)), minlength=101).float()

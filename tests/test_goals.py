@@ -82,7 +82,7 @@ def test_each_is_shown_as_often_as_asked(tmp_path: Path, goal: float, text: floa
 
 
 @pytest.mark.parametrize("name", ["goal", "text"])
-def test_what_is_masked_changes_no_loss_and_what_is_shown_does(tmp_path: Path, name: str) -> None:
+def test_masked_goals_change_no_loss_and_shown_ones_do(tmp_path: Path, name: str) -> None:
     """Half the windows of a batch do not show it: whatever is put there, their losses stay, and the others' change."""
     data = runs.write_dataset(tmp_path / "a", cameras=1)
     table = {"name": "a", "path": str(data), "goals": "success", f"keep_{name}": 0.5}
@@ -111,7 +111,7 @@ def test_what_is_masked_changes_no_loss_and_what_is_shown_does(tmp_path: Path, n
     assert ((after - before)[mask & (before != 0).any(1)].abs().amax(1) > 1e-6).all()
 
 
-def test_goals_for_trials(tmp_path: Path) -> None:
+def test_goals_for_evaluation(tmp_path: Path) -> None:
     """Last frames of successes by instruction, as training draws them; stored goals where there are some."""
     data = Dataset(runs.write_dataset(tmp_path / "a", cameras=2, episodes=2 * MOST_GOALS + 4))
     (pictures,) = find_goal_images(data, stored=False).values()
@@ -122,7 +122,7 @@ def test_goals_for_trials(tmp_path: Path) -> None:
     found = read_goals([stored.path])["go there"]["camera0"]
     np.testing.assert_array_equal(found[2], stored.episode(2).goal_images["camera0"])
     blind = runs.write_dataset(tmp_path / "c")
-    with pytest.raises(ValueError, match="expected goal pictures, or pictures of successes, found neither"):
+    with pytest.raises(ValueError, match="expected goal images, or images of successes, found neither"):
         read_goals([blind])
 
 
@@ -158,7 +158,7 @@ def test_a_policy_is_shown_goals_as_in_training(tmp_path: Path, monkeypatch: pyt
         assert not observation.text_mask.any()
     assert not torch.equal(observation.goal_images[0], observation.goal_images[1])
     assert shown_by(load(tmp_path / "run", goals={})).goal_images.shape[1] == 0
-    with pytest.raises(ValueError, match="was told its tasks by nothing else"):
+    with pytest.raises(ValueError, match="was trained without instructions"):
         load(tmp_path / "run").act(asked)
     with pytest.raises(ValueError, match="by the cameras camera1, found none"):
         load(tmp_path / "run", goals={"another task": {}}).act(asked)
@@ -207,4 +207,4 @@ def test_fine_tuning_to_either_modality(tmp_path: Path, capsys: pytest.CaptureFi
     assert "expected --goals with a dataset" in capsys.readouterr().err
     command[1] = f"both={first}"
     assert main(command) == 0
-    assert "both was shown goal pictures in training and none here" in capsys.readouterr().out
+    assert "both saw goal images in training and sees none here" in capsys.readouterr().out

@@ -97,14 +97,14 @@ def test_the_dual_temperature_minimises_the_dual(seed: int, epsilon: float, scal
     assert all(dual(eta) <= dual(eta * factor) + 1e-9 * scale for factor in (0.8, 0.97, 1.03, 1.25))
 
 
-def test_the_dual_with_nothing_to_choose() -> None:
+def test_the_dual_temperature_of_equal_values() -> None:
     same = torch.zeros(5, 10)
     eta = objectives.dual_temperature(same, torch.ones(5, dtype=torch.bool), 0.1)
     torch.testing.assert_close(objectives.improvement_weights(same, eta), torch.full((5, 10), 0.1))
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, None])
-def test_targets_of_several_steps_are_returns_written_out(num_steps: int | None) -> None:
+def test_n_step_targets_are_discounted_sums(num_steps: int | None) -> None:
     """Row 0 is whole, row 1 ends in a success at its second step, row 2 is cut by a time limit after its second."""
     reward = torch.tensor([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 0.0, 0.0], [1.0, 2.0, 0.0, 0.0]])
     discount = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.5, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]])
@@ -142,7 +142,7 @@ def test_a_window_of_two_steps_by_hand() -> None:
 
 
 @pytest.mark.parametrize("critic", ["q", "v"])
-def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
+def test_the_return_to_go_follows_the_last_step_of_a_window(critic: str) -> None:
     """Row 0 is whole; row 1 has one real step, and its later return belongs after that; of row 2 the log knows nothing,
     so that it is as without; half of the log's word is half way.
     """
@@ -169,7 +169,7 @@ def test_after_a_window_comes_what_the_log_earned(critic: str) -> None:
 
 
 @pytest.mark.parametrize("known", [0.0, 0.3, 1.0])
-def test_where_the_log_was_cut_off_the_critic_has_the_word_on_the_rest(known: float) -> None:
+def test_the_critic_fills_in_for_returns_cut_off_by_a_time_limit(known: float) -> None:
     """A world that pays 1 a step for ever, and a critic that knows it: a time limit, however near, changes nothing.
     (The log's part must not be taken for all of it: values would fall towards every limit.)
     """
@@ -253,7 +253,7 @@ def by_hand(model: PAC, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("config", [Q, V], ids=["q", "v"])
-def test_alpha_one_is_exactly_cloning(config: ObjectiveConfig) -> None:
+def test_alpha_one_is_behaviour_cloning(config: ObjectiveConfig) -> None:
     model, target, batch = pair()
     cloning, _ = run(model, target, weighted(batch, 1.0, 0.0), CLONE)
     torch.testing.assert_close(cloning, by_hand(model, batch))
@@ -358,7 +358,7 @@ def test_vanishing_temperature_imitates_the_best_sample() -> None:
     torch.testing.assert_close(per_example, -policy.log_prob(best).sum(-1))
 
 
-def test_pac_v_reverts_to_cloning() -> None:
+def test_pac_v_with_infinite_temperature_is_behaviour_cloning() -> None:
     model, _, batch = pair()
     plain = weighted(batch, 0.0, 0.0)
     cloned, _ = run(model, model, plain, V, temperature=1e9)
@@ -397,7 +397,7 @@ def test_constant_behaviour_is_uniform_over_bins() -> None:
     assert metrics["ratio/mean"].item() == pytest.approx(log_ratio.exp().mean().item(), rel=1e-3)
 
 
-def test_alpha_and_beta_belong_to_the_row() -> None:
+def test_each_row_has_its_own_alpha_and_beta() -> None:
     """alpha-PAC: a batch of two datasets is each dataset's batch with its own weights."""
     model, target, batch = pair()
     alpha, beta = torch.tensor([0.75, 0.0, 1.0]), torch.tensor([19.0, 1900.0, 0.0])
@@ -429,7 +429,7 @@ def test_termination_stops_the_bootstrap_and_a_time_limit_does_not(config: Objec
 
 
 @pytest.mark.parametrize("config", [Q, V, BC_Q, CLONE], ids=["q", "v", "bc+q", "clone"])
-def test_padding_holds_anything_and_changes_nothing(config: ObjectiveConfig) -> None:
+def test_padding_changes_nothing(config: ObjectiveConfig) -> None:
     model, target, batch = pair()
     mask = torch.tensor([[True, True], [True, False], [True, True]])
     action_mask = batch.action_mask.clone()
@@ -480,7 +480,9 @@ TORSO = {"inputs", "latents", "input_attention", "blocks"}
         (dataclasses.replace(V, behaviour="learned"), 0.0, 1.0, TORSO | {"policy", "v", "behaviour"}),
     ],
 )
-def test_gradients_reach_what_they_should(config: ObjectiveConfig, alpha: float, beta: float, parts: set[str]) -> None:
+def test_gradients_reach_trained_parts_only(
+    config: ObjectiveConfig, alpha: float, beta: float, parts: set[str]
+) -> None:
     model, target, batch = pair()
     per_example, metrics = run(model, target, weighted(batch, alpha, beta), config)
     per_example.sum().backward()
@@ -489,7 +491,7 @@ def test_gradients_reach_what_they_should(config: ObjectiveConfig, alpha: float,
     assert not any(value.requires_grad for value in metrics.values())
 
 
-def test_the_value_loss_of_pac_v_sends_nothing_through_ratio_weights_or_next_value() -> None:
+def test_ratio_weights_and_next_value_of_pac_v_get_no_gradient() -> None:
     """Gradient of the whole loss = gradient with weights, ratios and targets frozen to their numbers."""
     model, _, batch = pair()
     config = dataclasses.replace(V, temperature=0.5, max_ratio=5.0)
@@ -517,7 +519,7 @@ def test_the_value_loss_of_pac_v_sends_nothing_through_ratio_weights_or_next_val
 # ----------------------------------------------------------------------------------------------------------- reports
 
 
-def test_every_objective_reports_what_tells_health_from_sickness() -> None:
+def test_every_objective_reports_its_diagnostics() -> None:
     model, target, batch = pair()
     common = {"loss/total", "loss/imitation", "policy/entropy"}
     critic = common | {"loss/critic", "critic/value", "critic/target_value", "critic/clipped"}

@@ -125,7 +125,7 @@ def test_answers_do_not_depend_on_the_other_queries(run: Trainer, options: dict[
             assert other.value == together[i].value
 
 
-def test_nor_do_they_with_several_threads() -> None:
+def test_answers_do_not_depend_on_the_number_of_threads() -> None:
     """At these sizes two threads round a row's products otherwise in another place of the batch."""
     torch.manual_seed(0)
     model = PAC(model_config("nano", num_proprio=39, num_actions=4))
@@ -148,7 +148,7 @@ def test_nor_do_they_with_several_threads() -> None:
         torch.set_num_threads(threads)
 
 
-def test_draws_depend_on_seed_and_step_alone(run: Trainer) -> None:
+def test_sampled_actions_depend_on_seed_and_step_alone(run: Trainer) -> None:
     policy, (query, *_) = load(run.directory.path), queries(run)
     same = dataclasses.replace(query, task=task(run, name="lab/another"))
     np.testing.assert_array_equal(policy.act([query])[0].action, policy.act([same])[0].action)
@@ -183,7 +183,7 @@ def test_sampled_actions_follow_the_policy(run: Trainer, monkeypatch: pytest.Mon
     assert median == pytest.approx(np.interp(0.5, np.cumsum([0, *probabilities]), edges), abs=1e-5)
 
 
-def test_draws_from_the_middle_lie_between_the_quartiles(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interquartile_samples_lie_between_the_quartiles(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """And are otherwise as frequent as the policy has them; the critic chooses among such draws, too."""
     query = queries(run, 1)[0]
     many = [dataclasses.replace(query, seed=i) for i in range(1600)]
@@ -201,12 +201,12 @@ def test_draws_from_the_middle_lie_between_the_quartiles(run: Trainer, monkeypat
         assert edges[lowest] <= action <= edges[highest + 1]
 
 
-def test_tighter_bounds_of_a_task_hold(run: Trainer) -> None:
+def test_actions_are_clipped_to_the_bounds_of_the_task(run: Trainer) -> None:
     for reply in load(run.directory.path).act(queries(run, 1, action_low=(-0.5,), action_high=(0.1,))):
         assert -0.5 <= reply.action[0] <= 0.1
 
 
-def test_the_best_of_many_and_its_value(run: Trainer) -> None:
+def test_best_of_returns_the_action_of_highest_value(run: Trainer) -> None:
     """The critic's favourite among draws, and its value in units of raw rewards."""
     asked = queries(run, 1, count=16)
     one, many = (load(run.directory.path, best_of=n, values=True).act(asked) for n in (1, 16))
@@ -223,7 +223,7 @@ def unscaled(metadata: PolicyMetadata) -> PolicyMetadata:
     return dataclasses.replace(metadata, embodiments=embodiments)
 
 
-def test_what_it_cannot_answer(run: Trainer) -> None:
+def test_queries_that_do_not_fit_are_refused(run: Trainer) -> None:
     policy, (query, *_) = load(run.directory.path), queries(run)
     with pytest.raises(ValueError, match=r"arm \(3, 2\), leg \(5, 1\)\), found \(4, 2\)"):
         policy.act([dataclasses.replace(query, task=task(run, state_dim=4))])
@@ -239,7 +239,7 @@ def test_what_it_cannot_answer(run: Trainer) -> None:
         load(run.directory.path, best_of=0)
 
 
-def test_which_dataset_a_task_is_like(run: Trainer) -> None:
+def test_the_embodiment_of_a_task(run: Trainer) -> None:
     """Its instruction decides among embodiments of one size; if none has it and they differ, that is an error."""
     arm, leg = run.metadata.embodiments
     other = dataclasses.replace(arm, name="arm2", instructions=("push",), action_high=(2.0, 5.0))
@@ -255,7 +255,7 @@ def test_which_dataset_a_task_is_like(run: Trainer) -> None:
     assert run.metadata.embodiment(task(run, instruction="sing")).name == "arm"
 
 
-def test_the_discount_at_a_task_is_that_of_its_data(tmp_path: Path) -> None:
+def test_the_discount_of_a_task_comes_from_its_dataset(tmp_path: Path) -> None:
     """From the mixture to a checkpoint's file and back; those of older checkpoints have one for all."""
     for name, size in (("arm", 3), ("leg", 5), ("tail", 2)):
         write_dataset(tmp_path / "data" / name, dims=size)
@@ -276,7 +276,7 @@ def test_the_discount_at_a_task_is_that_of_its_data(tmp_path: Path) -> None:
     assert [PolicyMetadata.from_json(older, "here").discount_at(task(run, i)) for i in range(3)] == [0.97] * 3
 
 
-def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_trained_without_instructions_sees_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset(tmp_path / "data" / "arm")
     settings = config(tmp_path / "data", mixture={"defaults": {"keep_text": 0.0}}, length="2 steps")
     run = start(settings, tmp_path / "run")
@@ -288,7 +288,7 @@ def test_a_policy_never_told_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert torch.equal(seen[0], seen[1])
 
 
-def test_it_becomes_another_checkpoint_in_place(run: Trainer, tmp_path: Path) -> None:
+def test_weights_are_reloaded_in_place(run: Trainer, tmp_path: Path) -> None:
     """As if that had been loaded: weights, statistics and name; the memory of the weights stays."""
     first = run.policy(name="first")
     pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
@@ -316,7 +316,7 @@ def test_it_becomes_another_checkpoint_in_place(run: Trainer, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_captured_on_a_gpu(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_graphs_give_the_same_answers(run: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is replayed equals what is computed step by step, for more rows and embodiments than one capture."""
     pretrained = run.directory.path / "checkpoints" / "last" / "pretrained_model"
     captured, plain = (load(pretrained, device="cuda", values=True) for _ in range(2))

@@ -1,6 +1,6 @@
-"""Uniform bins: how PAC turns actions and values into categorical distributions and back.
+"""Uniform bins: actions and values as categorical distributions.
 
-One definition serves targets, samples and queries, so that an action that was scored is the action that is tried.
+Targets, samples and queries share this definition, so the action that is evaluated is the action that is taken.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from torch import Tensor
 
 Projection = Literal["two-hot", "nearest"]
 
-SPREAD = 0.02  # of a critic's first guess: the share of it that lies anywhere
+SPREAD = 0.02  # share of a critic's initial distribution that is uniform
 
 
 @dataclass(frozen=True)
 class Bins:
-    """`count` points from `low` to `high`, evenly spaced; each stands for the interval around it."""
+    """Evenly spaced points, `count` of them from `low` to `high`. Each represents the interval around it."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class Bins:
 
     @classmethod
     def cells(cls, low: float, high: float, count: int) -> "Bins":
-        """Bins that tile [low, high]; the points are their centres, half a step inside, as for actions."""
+        """Return bins that tile [low, high]. The points are their centres, half a step inside."""
         half = (high - low) / count / 2
         return cls(low + half, high - half, count)
 
@@ -38,23 +38,23 @@ class Bins:
         return (self.high - self.low) / (self.count - 1)
 
     def points(self, like: Tensor) -> Float[Tensor, " bins"]:
-        """The points, with the device and dtype of `like`."""
+        """Return the points, with the device and dtype of `like`."""
         return torch.linspace(self.low, self.high, self.count, device=like.device, dtype=like.dtype)
 
     def encode(self, value: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Index of the nearest point; values outside the range go to its ends."""
+        """Return the index of the nearest point. Values outside the range go to its ends."""
         return ((value - self.low) / self.step).round().clamp(0, self.count - 1).long()
 
     def decode(self, index: Int64[Tensor, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:
         return self.points(like)[index]
 
     def mean(self, logits: Float[Tensor, "*shape bins"]) -> Float[Tensor, "*shape"]:
-        """Expected value of the categorical distribution with these logits."""
+        """Return the mean of the categorical distribution with these logits."""
         probs = logits.softmax(-1)
         return probs @ self.points(probs)
 
     def median(self, logits: Float[Tensor, "*shape bins"]) -> Float[Tensor, "*shape"]:
-        """The value with half of the distribution on either side, each point's share spread evenly around it."""
+        """Return the median. The probability of each point is spread evenly over its interval."""
         probs = logits.softmax(-1)
         below = probs.cumsum(-1)
         index = (below < 0.5).sum(-1, keepdim=True).clamp(max=self.count - 1)
@@ -69,10 +69,10 @@ class Bins:
         scale: Float[Tensor, "*shape"],
         kind: Projection = "two-hot",
     ) -> Float[Tensor, "*shape bins"]:
-        """Distribution of `shift + scale * q` with q ~ probs, put back on the points; mass outside goes to the ends.
+        """Return the distribution of `shift + scale * q`, q ~ probs, on the points. Mass outside goes to the ends.
 
-        "two-hot" is C51's (Bellemare et al., 2017) and keeps the mean inside the range. "nearest" is the indicator
-        of the paper's text; it rounds, so that shifts under half a step are lost.
+        "two-hot" is that of C51 (Bellemare et al., 2017), which keeps the mean inside the range. "nearest" is the
+        indicator in the paper's text. It rounds, so shifts under half a step are lost.
         """
         moved = shift[..., None] + scale[..., None] * self.points(probs)
         if kind == "nearest":
@@ -85,10 +85,10 @@ class Bins:
         return kept.scatter_add(-1, (index + 1).clamp(max=self.count - 1), to_above)
 
     def logits_near(self, value: float) -> Float[Tensor, " bins"]:
-        """Logits of a distribution around `value`: nearly all on the points beside it, the rest spread over all points.
+        """Return logits of a distribution around `value`, mixed with a little of the uniform distribution.
 
-        The rest bounds what a far point costs: without it (logits that fall by 2.4 a point, say) the first reward lands
-        where the loss is in the hundreds, and a critic spends its youth climbing out (docs/log.md).
+        The uniform part bounds the loss at far points. Without it the first rewards give a loss in the hundreds, and
+        the critic is slow to recover (docs/log.md).
         """
         if not self.low <= value <= self.high:
             raise ValueError(f"Expected an initial value inside [{self.low}, {self.high}], found {value}.")

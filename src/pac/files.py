@@ -123,16 +123,10 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 def progress_bar(console: "Console | None", *, remaining: bool = True, transient: bool = True) -> "Progress":
     """Return a progress bar. It is hidden if the console is not a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    columns += [progress.MofNCompleteColumn(), progress.TimeElapsedColumn()]
+    columns += [progress.TimeRemainingColumn()] if remaining else []
     hidden = console is None or not console.is_terminal
-    more = [TimeRemainingColumn()] if remaining else []
-    return Progress(*columns, *more, console=console, disable=hidden, transient=transient)
+    return progress.Progress(*columns, console=console, disable=hidden, transient=transient)

@@ -1,9 +1,13 @@
-"""The objectives, on one page: cloning, PAC (+Q) and PAC+V are a few terms with different weights.
+"""The objectives on one page: behaviour cloning, PAC (+Q) and PAC+V are the same terms with different weights.
 
-The functions in the first half take tensors and return one value per example. `loss` wires them to a model: filtered
-BC and BC are the imitation term alone, BC+Q adds a critic, PAC adds the improvement term, alpha-PAC gives each dataset
-its own alpha and beta, PAC+V weighs logged actions by their advantage. The paper's
-appendix "Method Details - Algorithm" has the symbols, docs/paper.md what we decided where it is silent.
+The functions in the first half take tensors and return one value per example. `loss` applies them to a model:
+
+    BC, filtered BC   the imitation term alone; filtered BC trains on selected episodes
+    BC+Q              adds a critic
+    PAC               adds the improvement term; alpha-PAC gives each dataset its own alpha and beta
+    PAC+V             weights the actions in the data by their advantage
+
+The paper's appendix "Method Details - Algorithm" has the symbols. docs/paper.md has our choices where it is silent.
 """
 
 import math
@@ -21,27 +25,32 @@ from pac.types import Batch
 
 Metrics = dict[str, Tensor]
 
+# Shapes that the terms share.
+Scalar = Float[Tensor, ""]
+PerExample = Float[Tensor, " batch"]
+Logits = Float[Tensor, "batch action bins"]
+ActionMask = Bool[Tensor, "batch action"]
+Samples = Int64[Tensor, "batch sample action"]
+PerSample = Float[Tensor, "batch sample"]
+PerBin = Float[Tensor, "batch bins"]
+
 
 # ---------------------------------------------------------------------------------------------------------- policies
 
 
-def action_log_prob(
-    logits: Float[Tensor, "batch action bins"],
-    index: Int64[Tensor, "batch sample action"],
-    mask: Bool[Tensor, "batch action"],
-) -> Float[Tensor, "batch sample"]:
-    """log pi(a|s): the sum of the real dimensions' categorical log-probabilities."""
+def action_log_prob(logits: Logits, index: Samples, mask: ActionMask) -> PerSample:
+    """Return log pi(a|s), the sum of the log-probabilities of the real action dimensions."""
     log_probs = logits.log_softmax(-1).gather(-1, index.transpose(1, 2))
     return log_probs.masked_fill(~mask[..., None], 0).sum(1)
 
 
 def sample_actions(
-    logits: Float[Tensor, "batch action bins"],
+    logits: Logits,
     num_samples: int,
     generator: torch.Generator | None = None,
     uniform: Float[Tensor, "batch action sample"] | None = None,
-) -> Int64[Tensor, "batch sample action"]:
-    """Draw bins by inverting the cumulative distribution: one uniform number an action dimension, drawn or given."""
+) -> Samples:
+    """Sample bins by inverting the cumulative distribution. Each needs a uniform number: drawn here, or overrides."""
     cumulative = logits.softmax(-1).cumsum(-1)
     if uniform is None:
         uniform = torch.rand(*logits.shape[:2], num_samples, generator=generator, device=logits.device)
@@ -49,19 +58,15 @@ def sample_actions(
     return index.clamp(max=logits.shape[-1] - 1).transpose(1, 2)
 
 
-def entropy(logits: Float[Tensor, "batch action bins"], mask: Bool[Tensor, "batch action"]) -> Float[Tensor, " batch"]:
-    """Mean entropy of the real action dimensions, in nats; log(bins) when uniform."""
+def entropy(logits: Logits, mask: ActionMask) -> PerExample:
+    """Return the mean entropy of the real action dimensions in nats. It is log(bins) for a uniform policy."""
     log_probs = logits.log_softmax(-1)
     per_dimension = -(log_probs.exp() * log_probs).sum(-1)
     return per_dimension.masked_fill(~mask, 0).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-def policy_kl(
-    logits: Float[Tensor, "batch action bins"],
-    other: Float[Tensor, "batch action bins"],
-    mask: Bool[Tensor, "batch action"],
-) -> Float[Tensor, " batch"]:
-    """KL[pi || other], summed over the real action dimensions."""
+def policy_kl(logits: Logits, other: Logits, mask: ActionMask) -> PerExample:
+    """Return KL[pi || other], summed over the real action dimensions."""
     log_probs = logits.log_softmax(-1)
     per_dimension = (log_probs.exp() * (log_probs - other.log_softmax(-1))).sum(-1)
     return per_dimension.masked_fill(~mask, 0).sum(-1)
@@ -70,37 +75,25 @@ def policy_kl(
 # ------------------------------------------------------------------------------------------------------------- terms
 
 
-def imitation_loss(
-    logits: Float[Tensor, "batch action bins"],
-    action: Int64[Tensor, "batch action"],
-    mask: Bool[Tensor, "batch action"],
-) -> Float[Tensor, " batch"]:
-    """L_bc = -log pi(a|s) of the logged action."""
+def imitation_loss(logits: Logits, action: Int64[Tensor, "batch action"], mask: ActionMask) -> PerExample:
+    """Return L_bc = -log pi(a|s) of the action in the data."""
     return -action_log_prob(logits, action[:, None], mask)[:, 0]
 
 
-def improvement_weights(
-    values: Float[Tensor, "batch sample"], temperature: Float[Tensor, ""]
-) -> Float[Tensor, "batch sample"]:
-    """w_j = softmax_j(Q_j / eta): uniform as eta grows, all on the best sample as it vanishes."""
+def improvement_weights(values: PerSample, temperature: Scalar) -> PerSample:
+    """Return w_j = softmax_j(Q_j / eta). As eta grows they become uniform. As it vanishes, the best sample has all."""
     return (values / temperature).softmax(-1)
 
 
-def improvement_loss(
-    logits: Float[Tensor, "batch action bins"],
-    samples: Int64[Tensor, "batch sample action"],
-    weights: Float[Tensor, "batch sample"],
-    mask: Bool[Tensor, "batch action"],
-) -> Float[Tensor, " batch"]:
-    """L_pi = -sum_j w_j log pi(u_j|s): imitate the reference policy's samples, the better ones more."""
+def improvement_loss(logits: Logits, samples: Samples, weights: PerSample, mask: ActionMask) -> PerExample:
+    """Return L_pi = -sum_j w_j log pi(u_j|s). It imitates samples of the reference policy, good ones more."""
     return -(weights * action_log_prob(logits, samples, mask)).sum(-1)
 
 
-def dual_temperature(
-    values: Float[Tensor, "batch sample"], rows: Bool[Tensor, " batch"], epsilon: float
-) -> Float[Tensor, ""]:
-    """The eta that minimises MPO's dual, eta * epsilon + eta * mean_s log mean_j exp(Q_j / eta) (Abdolmaleki et al.,
-    2018): the one whose weights have a mean KL to uniform of `epsilon`. Found by bisection, so there is no state.
+def dual_temperature(values: PerSample, rows: Bool[Tensor, " batch"], epsilon: float) -> Scalar:
+    """Return the eta that minimises MPO's dual, eta * epsilon + eta * mean_s log mean_j exp(Q_j / eta).
+
+    The mean KL of its weights to uniform is `epsilon` (Abdolmaleki et al., 2018). Bisection needs no state.
     """
     spread = (values.amax(-1) - values.amin(-1)).masked_fill(~rows, 0).amax().clamp(min=1e-12)
     low, high = torch.zeros_like(spread) + math.log(1e-6), torch.zeros_like(spread) + math.log(1e4)  # of eta / spread
@@ -114,14 +107,8 @@ def dual_temperature(
     return spread * ((low + high) / 2).exp()
 
 
-def td_target(
-    next_probs: Float[Tensor, "batch bins"],
-    reward: Float[Tensor, " batch"],
-    discount: Float[Tensor, " batch"],
-    bins: Bins,
-    kind: Projection,
-) -> Float[Tensor, "batch bins"]:
-    """Gamma: the distribution of r + gamma q' on the bins. `discount` is gamma, or 0 where the episode terminated."""
+def td_target(next_probs: PerBin, reward: PerExample, discount: PerExample, bins: Bins, kind: Projection) -> PerBin:
+    """Return Gamma, the distribution of r + gamma q' on the bins. `discount` is gamma, or 0 at a termination."""
     return bins.project(next_probs, reward, discount, kind)
 
 
@@ -131,9 +118,10 @@ def backwards(
     num_steps: int | None,
     back_up: Callable[[int, Shaped[Tensor, "batch *rest"]], Shaped[Tensor, "batch *rest"]],
 ) -> Shaped[Tensor, "batch time *rest"]:
-    """Targets of several steps: `back_up(t, x)` puts the reward of step t before x, what comes after it. That is the
-    target of step t + 1 where the window has a real one and fewer than `num_steps` rewards are in it yet; else the
-    critic's own word, `after[:, t]`. So the last step of a window bootstraps at once and the first reaches furthest.
+    """Return n-step targets. `back_up(t, x)` is the target of step t if x follows.
+
+    x is the target of step t + 1 if that step is real and its target has fewer than `num_steps` rewards. Otherwise x is
+    the bootstrap value `after[:, t]`. The last step of a window uses one reward, the first step the most.
     """
     time = real.shape[1]
     targets = [back_up(time - 1, after[:, -1])]
@@ -146,22 +134,18 @@ def backwards(
     return torch.stack(targets, 1)
 
 
-def critic_loss(logits: Float[Tensor, "batch bins"], target: Float[Tensor, "batch bins"]) -> Float[Tensor, " batch"]:
-    """L_Q (and L_V) = -sum_q Gamma(q) log p(q): the KL to the target, up to the target's entropy."""
+def critic_loss(logits: PerBin, target: PerBin) -> PerExample:
+    """Return L_Q (and L_V) = -sum_q Gamma(q) log p(q), the KL to the target plus the target's entropy."""
     return -(target * logits.log_softmax(-1)).sum(-1)
 
 
-def advantage_weights(
-    advantage: Float[Tensor, " batch"], temperature: Float[Tensor, ""], largest: float
-) -> Float[Tensor, " batch"]:
-    """PAC+V's exp(A / eta), bounded; 1 everywhere, that is cloning, as eta grows."""
+def advantage_weights(advantage: PerExample, temperature: Scalar, largest: float) -> PerExample:
+    """Return PAC+V's exp(A / eta), bounded. As eta grows, all weights become 1: behaviour cloning."""
     return (advantage / temperature).clamp(max=math.log(largest)).exp()
 
 
-def importance_ratio(
-    log_prob: Float[Tensor, " batch"], behaviour_log_prob: Float[Tensor, " batch"], largest: float
-) -> Float[Tensor, " batch"]:
-    """rho = pi(a|s) / b(a|s), bounded; it weighs the value loss and gets no gradient."""
+def importance_ratio(log_prob: PerExample, behaviour_log_prob: PerExample, largest: float) -> PerExample:
+    """Return rho = pi(a|s) / b(a|s), bounded and without gradient. It weights the value loss."""
     return (log_prob - behaviour_log_prob).clamp(max=math.log(largest)).exp().detach()
 
 
@@ -170,11 +154,11 @@ def importance_ratio(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepOverrides:
-    """What a run decides for a step and the objective would otherwise decide for itself."""
+    """Choices of one step that replace the objective's own."""
 
-    uniform: Float[Tensor, "batch observation action sample"] | None = None  # what sampled actions are drawn from
-    temperature: Float[Tensor, ""] | None = None  # eta, in place of the configured one
-    gather: Callable[[Tensor], Tensor] = lambda rows: rows  # joins the rows of all processes, where there are several
+    uniform: Float[Tensor, "batch observation action sample"] | None = None  # noise for sampled actions
+    temperature: Scalar | None = None  # eta, in place of the configured one
+    gather: Callable[[Tensor], Tensor] = lambda rows: rows  # joins the rows of all processes
 
 
 def loss(
@@ -183,13 +167,13 @@ def loss(
     batch: Batch,
     config: ObjectiveConfig,
     generator: torch.Generator | None = None,
-    given: StepOverrides | None = None,
+    overrides: StepOverrides | None = None,
 ) -> tuple[Float[Tensor, " transition"], Metrics]:
-    """One value per transition (0 where masked), to be summed and divided by the number of real ones; and metrics.
+    """Return one value per transition, 0 where masked, and metrics. The caller averages over the real transitions.
 
-    `target` is the target network of PAC and BC+Q; cloning and PAC+V do not look at it (pass the model itself).
+    `target` is the target network of PAC and BC+Q. BC and PAC+V do not use it: pass the model itself.
     """
-    given = given or StepOverrides()
+    overrides = overrides or StepOverrides()
     check_objective(model, config)
     check_batch(batch)
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
@@ -204,7 +188,7 @@ def loss(
         total = alpha * imitation
     else:
         terms = _q_terms if config.critic == "q" else _v_terms
-        improvement, critic, more = terms(model, target, batch, config, encoded, logits, action, generator, given)
+        improvement, critic, more = terms(model, target, batch, config, encoded, logits, action, generator, overrides)
         total = alpha * imitation + (1 - alpha) * improvement + beta * critic
         report |= {"loss/critic": critic} | more
         if config.improve:
@@ -216,7 +200,7 @@ def loss(
     return total.masked_fill(~mask, 0), metrics
 
 
-Terms = tuple[Float[Tensor, " transition"] | Float[Tensor, ""], Float[Tensor, " transition"], Metrics]
+Terms = tuple[Float[Tensor, " transition"] | Scalar, Float[Tensor, " transition"], Metrics]
 
 
 def _q_terms(
@@ -228,19 +212,21 @@ def _q_terms(
     logits: Float[Tensor, "transition action bins"],
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
-    given: StepOverrides,
+    overrides: StepOverrides,
 ) -> Terms:
-    """PAC (+Q). The target network looks at every observation of the window once: its samples serve as
-    a' of the step before and as u of the step itself.
+    """Return improvement, critic loss and metrics of PAC (+Q).
+
+    The target network encodes every observation of the window once. Its samples are a' of the step before and u of
+    the step itself.
     """
     value_bins, action_bins = model.config.value_bins, model.config.action_bins
     time, mask, action_mask = batch.mask.shape[1], batch.mask.flatten(), batch.action_mask.flatten(0, 1)
-    first = 0 if config.improve else 1  # without improvement nobody needs u of the first observation
+    first = 0 if config.improve else 1  # u of the first observation is for the improvement only
     with torch.no_grad():
         every_mask = torch.cat([batch.action_mask, batch.action_mask[:, -1:]], 1)[:, first:].flatten(0, 1)
         seen = target.encode(batch.observation[:, first:].flatten())
         reference = target.policy_logits(seen, every_mask.shape[-1])
-        uniform = None if given.uniform is None else given.uniform[:, first:].flatten(0, 1)
+        uniform = None if overrides.uniform is None else overrides.uniform[:, first:].flatten(0, 1)
         samples = sample_actions(reference, config.num_samples, generator, uniform)
         sample_logits = target.q_logits(seen, action_bins.decode(samples, reference), every_mask)
         next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :]
@@ -256,12 +242,9 @@ def _q_terms(
     if config.improve:
         reference, samples = (_window(x, time + 1)[:, :-1].flatten(0, 1) for x in (reference, samples))
         values = _window(value_bins.mean(sample_logits), time + 1)[:, :-1].flatten(0, 1)
-        if given.temperature is not None:
-            temperature = given.temperature
-        elif config.temperature is None:
-            temperature = dual_temperature(given.gather(values), given.gather(mask), config.epsilon)
-        else:
-            temperature = values.new_full((), config.temperature)
+        temperature = _fixed_temperature(config, overrides, values)
+        if temperature is None:
+            temperature = dual_temperature(overrides.gather(values), overrides.gather(mask), config.epsilon)
         weights = improvement_weights(values, temperature)
         improvement = improvement_loss(logits, samples, weights, action_mask)
         report |= {
@@ -282,9 +265,9 @@ def _v_terms(
     logits: Float[Tensor, "transition action bins"],
     action: Int64[Tensor, "transition action"],
     generator: torch.Generator | None,
-    given: StepOverrides,
+    overrides: StepOverrides,
 ) -> Terms:
-    """PAC+V. No target network: next values come from the model itself, without gradient."""
+    """Return improvement, critic loss and metrics of PAC+V. The next values are the model's own, without gradient."""
     bins, time = model.config.value_bins, batch.mask.shape[1]
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
     v_logits = model.v_logits(encoded)
@@ -300,20 +283,17 @@ def _v_terms(
             next_value, batch.mask, config.num_steps, lambda t, x: reward[:, t] + discount[:, t] * x
         )
         advantage = bootstrapped.flatten() - value
-        everywhere, real = given.gather(advantage), given.gather(mask)
-        if given.temperature is not None:
-            temperature = given.temperature
-        elif config.temperature is None:
+        everywhere, real = overrides.gather(advantage), overrides.gather(mask)
+        temperature = _fixed_temperature(config, overrides, value)
+        if temperature is None:
             centred = everywhere - masked_mean(everywhere, real)
             temperature = 0.5 * masked_mean(centred.square(), real).sqrt().clamp(min=1e-8)
-        else:
-            temperature = value.new_full((), config.temperature)
         weights = advantage_weights(advantage, temperature, config.max_weight)
     imitation = imitation_loss(logits, action, action_mask)
     if config.behaviour == "learned":
         behaviour = model.behaviour_logits(encoded, action.shape[-1])
     else:
-        behaviour = torch.zeros_like(logits)  # b constant: every bin as likely as any other
+        behaviour = torch.zeros_like(logits)  # a uniform b
     behaviour_loss = imitation_loss(behaviour, action, action_mask)
     ratio = importance_ratio(-imitation, -behaviour_loss, config.max_ratio)
     kept = advantage_weights(everywhere, temperature, config.max_weight).masked_fill(~real, 0)
@@ -348,19 +328,19 @@ def check_objective(model: PAC, config: ObjectiveConfig) -> None:
 
 
 def check_batch(batch: Batch) -> None:
-    """Raise on numbers that would be clipped or spread in silence; on the CPU only, since it looks at values."""
+    """Raise on numbers out of range, which would be clipped in silence. Values are checked on the CPU only."""
     if batch.action.device.type != "cpu" or torch.compiler.is_compiling():
         return
     every = torch.ones_like(batch.imitation_weight, dtype=torch.bool)
     limits = {
         "action": (batch.action_mask, -1.0 - 1e-4, 1.0 + 1e-4, "Normalise actions by their bounds."),
         "reward": (batch.mask, -math.inf, math.inf, "Remove or repair the episode."),
-        "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere; gamma is apart."),
-        "imitation_weight": (every, 0.0, 1.0, "It is alpha: 1 for cloning, 0 for RL."),
+        "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere, without gamma."),
+        "imitation_weight": (every, 0.0, 1.0, "It is alpha, 1 for behaviour cloning and 0 for RL."),
         "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
         "gamma": (every, 0.0, LARGEST_DISCOUNT, "It is the discount factor of the dataset."),
         "return_to_go": (every, -math.inf, math.inf, "Remove or repair the episode."),
-        "return_to_go_weight": (every, 0.0, 1.0, "It is the share of what came after that the log holds."),
+        "return_to_go_weight": (every, 0.0, 1.0, "It is the share of the future that the data holds."),
     }
     for name, (mask, low, high, fix) in limits.items():
         values = getattr(batch, name)
@@ -373,7 +353,7 @@ def check_batch(batch: Batch) -> None:
             )
 
 
-def masked_mean(values: Float[Tensor, " row"], mask: Bool[Tensor, " row"]) -> Float[Tensor, ""]:
+def masked_mean(values: Float[Tensor, " row"], mask: Bool[Tensor, " row"]) -> Scalar:
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
 
 
@@ -383,11 +363,20 @@ def _returns(batch: Batch) -> tuple[Float[Tensor, "batch time"], Float[Tensor, "
     return batch.reward.masked_fill(padding, 0), batch.discount.masked_fill(padding, 0) * batch.gamma[:, None]
 
 
+def _fixed_temperature(config: ObjectiveConfig, overrides: StepOverrides, like: Tensor) -> Scalar | None:
+    """Return the overriding or the configured eta. None: estimate it from the batch."""
+    if overrides.temperature is None and config.temperature is not None:
+        return like.new_full((), config.temperature)
+    return overrides.temperature
+
+
 def _bootstrap_probs(
     next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
 ) -> Float[Tensor, "batch time bins"]:
-    """The critic's word of what comes after each step; after the last of a window, for a share, what the log earned
-    there. Where a time limit cut the log off, the critic has the word on the rest: later + (1 - known) q'.
+    """Return the distribution of the value after each step.
+
+    After the last step of a window, `monte_carlo_weight` of it comes from the return-to-go G in the data. A time limit
+    hides a share u of the future, which the critic fills in: G + u q'.
     """
     if not config.monte_carlo_weight:
         return next_probs
@@ -395,31 +384,28 @@ def _bootstrap_probs(
     ends = (batch.mask & ~follows)[..., None].to(next_probs.dtype)  # at most one a window
     return_to_go = batch.return_to_go.to(next_probs.dtype)
     unknown = (1 - batch.return_to_go_weight).to(next_probs.dtype)
-    earned = bins.project((ends * next_probs).sum(1), return_to_go, unknown, config.projection)
-    return next_probs + config.monte_carlo_weight * ends * (earned[:, None] - next_probs)
+    monte_carlo = bins.project((ends * next_probs).sum(1), return_to_go, unknown, config.projection)
+    return next_probs + config.monte_carlo_weight * ends * (monte_carlo[:, None] - next_probs)
 
 
 def _targets(
     next_probs: Float[Tensor, "batch time bins"], batch: Batch, config: ObjectiveConfig, bins: Bins
 ) -> tuple[Float[Tensor, "transition bins"], Float[Tensor, " transition"]]:
-    """The critic's targets, and how much of each was lost to the ends of the range in its own step."""
+    """Return the critic's targets, and the probability mass that one step moves past the ends of the value range.
+
+    Much clipped mass means that the range is too small.
+    """
     reward, discount = _returns(batch)
 
-    def back_up(t: int, probs: Float[Tensor, "batch bins"]) -> Float[Tensor, "batch bins"]:
+    def back_up(t: int, probs: PerBin) -> PerBin:
         return td_target(probs, reward[:, t], discount[:, t], bins, config.projection)
 
     target_probs = backwards(next_probs, batch.mask, config.num_steps, back_up).flatten(0, 1)
-    return target_probs, _clipped(next_probs.flatten(0, 1), reward.flatten(), discount.flatten(), bins)
+    moved = reward[..., None] + discount[..., None] * bins.points(next_probs)
+    slack = 1e-4 * bins.step
+    outside = (moved < bins.low - slack) | (moved > bins.high + slack)
+    return target_probs, (next_probs * outside).sum(-1).flatten()
 
 
 def _window(rows: Shaped[Tensor, "row *rest"], time: int) -> Shaped[Tensor, "batch time *rest"]:
     return rows.unflatten(0, (-1, time))
-
-
-def _clipped(
-    probs: Float[Tensor, "row bins"], reward: Float[Tensor, " row"], discount: Float[Tensor, " row"], bins: Bins
-) -> Float[Tensor, " row"]:
-    """Probability mass that the TD target lost to the ends of the value range: much of it means a range too small."""
-    moved = reward[:, None] + discount[:, None] * bins.points(probs)
-    slack = 1e-4 * bins.step
-    return (probs * ((moved < bins.low - slack) | (moved > bins.high + slack))).sum(-1)

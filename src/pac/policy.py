@@ -1,7 +1,7 @@
-"""A checkpoint that acts: raw observations in, raw actions out, prepared exactly as in training.
+"""A policy from a checkpoint: raw observations in, raw actions out, prepared exactly as in training.
 
-`PolicyMetadata` is what training knew about its data and acting must know too: cameras and their slots, each dataset's
-bounds and statistics, the instructions. It travels in the checkpoint's config.json.
+`PolicyMetadata` holds the facts of the training data that acting needs: cameras and their slots, instructions, and the
+bounds and statistics of each dataset. It is stored in the checkpoint's config.json.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ from pac.objectives import sample_actions
 from pac.old_names import EMBODIMENT_KEYS, rename_keys
 from pac.types import Observation, Query, Reply, Sampling, TaskSpec
 
-ROWS = 16  # queries are answered in batches of exactly so many: a row's result must not depend on how many others ask
+ROWS = 16  # size of every batch of queries: an answer must not depend on the number of other queries
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbodimentStats:
-    """What a policy must know about one dataset of its training."""
+    """Bounds, statistics and cameras of one dataset of the training."""
 
     name: str
     instructions: tuple[str, ...]
@@ -43,14 +43,16 @@ class EmbodimentStats:
     proprio_centre: tuple[float, ...]
     proprio_scale: tuple[float, ...]
     cameras: tuple[str, ...] = ()
-    value_scale: float = 1.0  # values of the model are this many times those of the raw rewards
-    language_conditioned: bool = True  # it saw instructions in training
-    goal_cameras: tuple[str, ...] = ()  # whose goal pictures it saw in training
-    discount: float | None = None  # gamma of its values; None, in older checkpoints: that of the metadata
+    value_scale: float = 1.0  # value of the model / value of the raw rewards
+    language_conditioned: bool = True  # instructions were shown in training
+    goal_cameras: tuple[str, ...] = ()  # cameras whose goal images were shown in training
+    discount: float | None = None  # gamma of its values; None in older checkpoints: the metadata's
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyMetadata:
+    """Facts of the training data that a policy needs."""
+
     cameras: dict[str, int]  # name -> slot of the model
     goal_cameras: dict[str, int]
     image_size: tuple[int, int]
@@ -59,24 +61,25 @@ class PolicyMetadata:
 
     @classmethod
     def of(cls, sampler: Sampler) -> "PolicyMetadata":
+        def numbers(values: np.ndarray) -> tuple[float, ...]:
+            return tuple(float(x) for x in values)
+
         embodiments = []
         for source in sampler.sources:
             data, config = source.dataset, source.config
-            found = {"action_low": data.action_low, "action_high": data.action_high}
-            found |= {"proprio_centre": source.proprio_centre, "proprio_scale": source.proprio_scale}
-            numbers = {name: tuple(float(x) for x in values) for name, values in found.items()}
-            texts = tuple(data.instructions) if config.instruction is None else (config.instruction,)
-            scale = sampler.value_scales[config.name] * float(config.reward_scale)
             embodiments.append(
                 EmbodimentStats(
                     name=config.name,
-                    instructions=texts,
+                    instructions=tuple(data.instructions) if config.instruction is None else (config.instruction,),
+                    action_low=numbers(data.action_low),
+                    action_high=numbers(data.action_high),
+                    proprio_centre=numbers(source.proprio_centre),
+                    proprio_scale=numbers(source.proprio_scale),
                     cameras=source.cameras,
-                    value_scale=scale,
+                    value_scale=sampler.value_scales[config.name] * float(config.reward_scale),
                     language_conditioned=config.keep_text > 0,
                     goal_cameras=source.goal_cameras if config.keep_goal > 0 else (),
                     discount=source.gamma,
-                    **numbers,
                 )
             )
         return cls(
@@ -96,8 +99,8 @@ class PolicyMetadata:
             tables: list[dict[str, Any]] = content["embodiments"]
             frozen = [{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()} for table in tables]
             embodiments = tuple(EmbodimentStats(**rename_keys(fields, EMBODIMENT_KEYS)) for fields in frozen)
-            rest = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
-            return cls(embodiments=embodiments, image_size=tuple(content["image_size"]), **rest)
+            others = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
+            return cls(embodiments=embodiments, image_size=tuple(content["image_size"]), **others)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{where}: expected the metadata of a policy (embodiments, cameras, image_size), found it incomplete: "
@@ -105,7 +108,7 @@ class PolicyMetadata:
             ) from error
 
     def embodiment(self, task: TaskSpec) -> EmbodimentStats:
-        """The dataset that a task is like: same sizes, and the same instruction if there are several."""
+        """Return the statistics for a task. Sizes must agree; the instruction decides between several datasets."""
         sizes = task.state_dim, len(task.action_low)
         fits = [r for r in self.embodiments if (len(r.proprio_centre), len(r.action_low)) == sizes]
         if not fits:
@@ -114,24 +117,24 @@ class PolicyMetadata:
                 f"Task {task.name!r}: expected state and action sizes that the checkpoint was trained on ({known}), "
                 f"found {sizes}. Train on data of this task, or choose another."
             )
-        language_conditioned = [r for r in fits if task.instruction in r.instructions]
-        if not language_conditioned and len({dataclasses.replace(r, name="", instructions=()) for r in fits}) > 1:
+        same_instruction = [r for r in fits if task.instruction in r.instructions]
+        if not same_instruction and len({dataclasses.replace(r, name="", instructions=()) for r in fits}) > 1:
             raise ValueError(
                 f"Task {task.name!r}: expected an instruction that the checkpoint was trained on, found "
                 f"{task.instruction!r}, and several datasets of its size, whose statistics differ: "
                 f"{', '.join(r.name for r in fits)}. Train on data of this task, or choose another."
             )
-        return (language_conditioned or fits)[0]
+        return (same_instruction or fits)[0]
 
     def discount_at(self, task: TaskSpec) -> float:
-        """Gamma of what the critic says at a task."""
+        """Return the discount of the values at a task."""
         own = self.embodiment(task).discount
         return self.discount if own is None else own
 
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """On a CPU, several threads would share a product's rows out, and a row round otherwise in another place."""
+    """Use one thread on a CPU. With more, the rounding of a row depends on its place in the batch."""
     before = torch.get_num_threads()
     if device.type == "cpu" and before > 1:
         torch.set_num_threads(1)
@@ -143,7 +146,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 class Policy:
-    """Answers queries in batches. Sampled actions are keyed on a query's (seed, step) and on nothing else."""
+    """Model that answers queries in batches. The noise of sampled actions depends on a query's (seed, step) alone."""
 
     def __init__(
         self,
@@ -152,10 +155,10 @@ class Policy:
         *,
         name: str = "policy",
         sampling: Sampling = "sample",
-        best_of: int = 1,  # draw so many and take the one the critic likes best
-        values: bool = False,  # also say what the critic expects
-        text: bool = True,  # show instructions, where it saw some in training
-        goals: GoalImages | None = None,  # what it is shown, one an episode; {}: none, though it knows them alone
+        best_of: int = 1,  # sample this many actions and take the one of highest value
+        values: bool = False,  # reply with the critic's value, too
+        text: bool = True,  # show instructions, if training did
+        goals: GoalImages | None = None,  # goal images to show, one per episode; {}: show none, even if training did
         tokenizer: Tokenizer | None = None,
     ) -> None:
         if best_of < 1 or (best_of > 1 and not model.config.q_head):
@@ -168,13 +171,14 @@ class Policy:
         self.sampling, self.best_of, self.values, self.text, self.goals = sampling, best_of, values, text, goals
         self.tokenizer = tokenizer or Tokenizer()
         self.device = next(model.parameters()).device
-        self.cameras = tuple(metadata.cameras)  # what it must see
+        self.cameras = tuple(metadata.cameras)
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
         self._captured: dict[Any, CapturedGraph[dict[str, Tensor], Tensor]] = {}
 
     def reload_weights(self, path: str | Path, name: str) -> bool:
-        """Take on the weights of another checkpoint, in place, so that what was captured stays; False if its model is
-        of another shape, and nothing is changed.
+        """Copy the weights of another checkpoint in place. Captured CUDA graphs stay valid.
+
+        Return False and change nothing if the models differ.
         """
         content = load_config(path)
         if content["model"] != self.model.config:
@@ -182,12 +186,13 @@ class Policy:
         load_weights(self.model, path)
         self.metadata, self.name = PolicyMetadata.from_json(content, path), name
         self.cameras = tuple(self.metadata.cameras)
-        for store in (self._fixed, self._captured):  # of embodiments that it does not know any more
-            for key in [key for key in store if key[0] not in self.metadata.embodiments]:
-                del store[key]
+        for cache in (self._fixed, self._captured):
+            for key in [key for key in cache if key[0] not in self.metadata.embodiments]:
+                del cache[key]
         return True
 
     def act(self, queries: Sequence[Query]) -> list[Reply]:
+        """Return one reply per query, in order."""
         groups: dict[Any, list[int]] = {}
         for i, query in enumerate(queries):
             embodiment = self.metadata.embodiment(query.task)
@@ -196,13 +201,13 @@ class Policy:
         with one_thread(self.device):
             for members in groups.values():
                 for first in range(0, len(members), ROWS):
-                    some = members[first : first + ROWS]
-                    replies |= zip(some, self._answer([queries[i] for i in some]), strict=True)
+                    batch = members[first : first + ROWS]
+                    replies |= zip(batch, self._answer([queries[i] for i in batch]), strict=True)
         return [replies[i] for i in range(len(queries))]
 
     @torch.inference_mode()
     def _answer(self, queries: list[Query]) -> list[Reply]:
-        """Queries of one embodiment and one instruction, padded to ROWS."""
+        """Return replies to at most ROWS queries of one embodiment and one instruction."""
         embodiment, num_actions = self.metadata.embodiment(queries[0].task), len(queries[0].task.action_low)
         rows = queries + [queries[-1]] * (ROWS - len(queries))
         noise = self._noise(rows, num_actions)
@@ -223,8 +228,8 @@ class Policy:
         ]
 
     def _choose(self, encoded: Encoded, noise: Tensor) -> Float[Tensor, "row numbers"]:
-        """An action a row, and its value after it where there is a critic that is asked."""
-        actions = self._draw(encoded, noise)
+        """Return one action per row, followed by its value if values are needed and there is a critic."""
+        actions = self._candidates(encoded, noise)
         values = self._value(encoded, actions)
         if values is None:
             return actions[:, 0]
@@ -232,8 +237,8 @@ class Policy:
         action = actions.gather(1, best[..., None].expand(-1, -1, actions.shape[-1]))[:, 0]
         return torch.cat([action, values.gather(1, best)], 1)
 
-    def _draw(self, encoded: Encoded, noise: Tensor) -> Tensor:
-        """`best_of` actions a row."""
+    def _candidates(self, encoded: Encoded, noise: Tensor) -> Float[Tensor, "row sample action"]:
+        """Return `best_of` actions per row."""
         logits, bins = self.model.policy_logits(encoded, noise.shape[1]), self.model.config.action_bins
         if self.sampling == "interquartile":
             noise = 0.25 + noise / 2
@@ -244,9 +249,7 @@ class Policy:
         return (bins.median(logits) if self.sampling == "median" else bins.mean(logits))[:, None]
 
     def _replay(self, queries: list[Query], embodiment: EmbodimentStats, noise: Tensor) -> Tensor:
-        """The actions of numbers alone, on a GPU: a small model is bound by the launches of its kernels, so they are
-        captured once for each embodiment and instruction.
-        """
+        """Return what `_choose` does, by a CUDA graph per embodiment and instruction. Observations have no images."""
         inputs = {"proprio": torch.from_numpy(self._states(queries, embodiment)), "noise": noise}
         instruction = queries[0].task.instruction
         key = (embodiment, instruction, self.sampling, noise.shape)
@@ -260,6 +263,8 @@ class Policy:
         return self._captured[key](inputs)
 
     def _noise(self, queries: list[Query], num_actions: int) -> Tensor:
+        """Return one uniform number per action dimension and sample, by (seed, step)."""
+
         def draw(query: Query) -> np.ndarray:
             key = np.array([query.seed % 2**64, query.step], np.uint64)
             return np.random.Generator(np.random.Philox(key=key)).random((num_actions, self.best_of), np.float32)
@@ -286,36 +291,41 @@ class Policy:
                 f"Evaluate with --cameras {' '.join(embodiment.cameras)}."
             )
         if names:
-            pictures = np.stack([[query.observation[IMAGES + name] for name in names] for query in queries])
-            fields["images"] = self._resize(torch.from_numpy(pictures)).to(self.device)
-            slots = torch.tensor([self.metadata.cameras[name] for name in names], device=self.device)
-            fields["camera_slots"] = slots.expand(len(queries), -1)
+            images = np.stack([[query.observation[IMAGES + name] for name in names] for query in queries])
+            fields["images"], fields["camera_slots"] = self._images(images, names, self.metadata.cameras)
         return Observation.of(proprio, **fields, **self._show_goals(queries, embodiment))
 
     def _show_goals(self, queries: list[Query], embodiment: EmbodimentStats) -> dict[str, Tensor]:
-        """A goal for each episode, chosen by its seed alone."""
+        """Return goal images for each episode, chosen by its seed alone."""
         instruction = queries[0].task.instruction
-        pictures = (self.goals or {}).get(instruction, {})
-        names = [name for name in embodiment.goal_cameras if name in pictures]
+        goals = (self.goals or {}).get(instruction, {})
+        names = [name for name in embodiment.goal_cameras if name in goals]
         if self.goals is None and embodiment.goal_cameras and not embodiment.language_conditioned:
             raise ValueError(
-                f"Task {queries[0].task.name!r}: expected goal pictures, as {self.name} was told its tasks by nothing "
-                "else, found none. Evaluate with --goals DATASET, a dataset with successes at the task."
+                f"Task {queries[0].task.name!r}: expected goal images, because {self.name} was trained without "
+                "instructions, found none. Evaluate with --goals DATASET, a dataset with successes at the task."
             )
         if len(names) < len(embodiment.goal_cameras) and self.goals:
             raise ValueError(
-                f"Task {queries[0].task.name!r}: expected goal pictures of {instruction!r} by the cameras "
-                f"{', '.join(embodiment.goal_cameras)}, found {sorted(pictures) or 'none'}. Name a dataset with them."
+                f"Task {queries[0].task.name!r}: expected goal images of {instruction!r} by the cameras "
+                f"{', '.join(embodiment.goal_cameras)}, found {sorted(goals) or 'none'}. Name a dataset with them."
             )
         if not names:
             return {}
-        chosen = np.stack([[pictures[n][query.seed % len(pictures[n])] for n in names] for query in queries])
-        slots = torch.tensor([self.metadata.goal_cameras[name] for name in names], device=self.device)
-        shown = self._resize(torch.from_numpy(chosen)).to(self.device)
-        return {"goal_images": shown, "goal_slots": slots.expand(len(queries), -1)}
+        chosen = np.stack([[goals[name][query.seed % len(goals[name])] for name in names] for query in queries])
+        images, slots = self._images(chosen, names, self.metadata.goal_cameras)
+        return {"goal_images": images, "goal_slots": slots}
+
+    def _images(self, images: np.ndarray, cameras: list[str], slots: dict[str, int]) -> tuple[Tensor, Tensor]:
+        """Return images at the model's size, and the slot of each."""
+        resized, (height, width) = torch.from_numpy(images), self.metadata.image_size
+        if images.shape[-3:-1] != (height, width):
+            resized = resize_images(resized, (height, width))
+        places = torch.tensor([slots[name] for name in cameras], device=self.device)
+        return resized.to(self.device), places.expand(len(images), -1)
 
     def _constants(self, embodiment: EmbodimentStats, instruction: str) -> dict[str, Tensor]:
-        """What is the same in all observations of an embodiment at a task."""
+        """Return the parts that all observations of an embodiment at a task share."""
         key = (embodiment, instruction)
         if key not in self._fixed:
             ids, mask = self.tokenizer.encode(instruction if embodiment.language_conditioned and self.text else "")
@@ -325,42 +335,32 @@ class Policy:
         return self._fixed[key]
 
     def _states(self, queries: list[Query], embodiment: EmbodimentStats) -> np.ndarray:
-        return np.stack([self._state(query, len(embodiment.proprio_centre)) for query in queries])
-
-    def _state(self, query: Query, size: int) -> np.ndarray:
-        state = query.observation.get(STATE, np.zeros(0, np.float32))
-        if state.shape != (size,):
-            raise ValueError(
-                f"Task {query.task.name!r}: expected {STATE} of shape ({size},), found {state.shape}. Observe as the "
-                "training data did."
-            )
-        return np.asarray(state, np.float32)
-
-    def _resize(self, pictures: Tensor) -> Tensor:
-        size = tuple(self.metadata.image_size)
-        return pictures if tuple(pictures.shape[-3:-1]) == size else resize_images(pictures, (size[0], size[1]))
+        size = len(embodiment.proprio_centre)
+        states = [query.observation.get(STATE, np.zeros(0, np.float32)) for query in queries]
+        for query, state in zip(queries, states, strict=True):
+            if state.shape != (size,):
+                raise ValueError(
+                    f"Task {query.task.name!r}: expected {STATE} of shape ({size},), found {state.shape}. Observe as "
+                    "the training data did."
+                )
+        return np.stack(states).astype(np.float32)
 
 
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:
-    """The policy in a run, a checkpoint, or a folder of `save_pretrained`."""
-    content = load_config(path)
-    metadata = PolicyMetadata.from_json(content, path)
+    """Return the policy in a run, a checkpoint, or a folder of `save_pretrained`. `options` are those of `Policy`."""
+    metadata = PolicyMetadata.from_json(load_config(path), path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Policy(PAC.from_pretrained(path).to(device), metadata, name=name or str(path), **options)
 
 
 def read_goals(paths: Sequence[str | Path]) -> GoalImages:
-    """Goals for a policy to be shown, from datasets: those they store, or else the last frames of their successes."""
+    """Return goal images from datasets: those they store, or else the last frames of their successes."""
     found: GoalImages = {}
     for path in paths:
         dataset = Dataset(path)
-        pictures = find_goal_images(dataset, stored=bool((dataset.index["goal"] >= 0).any()))
-        if not any(pictures.values()):
-            raise problem(
-                path,
-                expected="goal pictures, or pictures of successes",
-                found="neither",
-                fix="Collect some with --cameras, by an actor that succeeds.",
-            )
-        found |= pictures
+        goals = find_goal_images(dataset, stored=bool((dataset.index["goal"] >= 0).any()))
+        if not any(goals.values()):
+            expected, fix = "goal images, or images of successes", "Collect with --cameras, by an actor that succeeds."
+            raise problem(path, expected=expected, found="neither", fix=fix)
+        found |= goals
     return found

@@ -1,4 +1,4 @@
-"""What ships with the package: the tokenizer, experts, learners and the recipes."""
+"""Files that ship with the package: the tokenizer, expert returns, learner networks and recipes."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ RECIPES = next((path for path in (PACKAGE / "recipes", PACKAGE.parents[1] / "rec
 
 
 def find_recipe(name: str | Path) -> Path:
-    """A file of the user's, or a recipe that ships with PAC: "paper/scaling" or "recipes/paper/scaling.toml"."""
+    """Return a user's file, or a recipe that ships with PAC: "paper/scaling" or "recipes/paper/scaling.toml"."""
     if Path(name).is_file():
         return Path(name)
     short = str(name).removeprefix("recipes/").removesuffix(".toml")

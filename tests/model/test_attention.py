@@ -17,9 +17,7 @@ CUDA = torch.cuda.is_available()
     ("card", "fits"),
     [((7, 5), False), ((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 0), True), ((12, 0), False)],
 )
-def test_kernels_are_for_cards_with_room_for_their_tiles(
-    card: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_need_large_shared_memory(card: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (asked.append(index), card)[1])
     assert has_large_smem(3) is fits
@@ -27,7 +25,7 @@ def test_kernels_are_for_cards_with_room_for_their_tiles(
 
 
 @pytest.mark.parametrize("fits", [False, True])
-def test_the_question_is_a_constant_to_the_compiler(fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_has_large_smem_is_a_constant_to_the_compiler(fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fullgraph` raises where it is not: a graph that is broken in every layer loses what compiling gains."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9 if fits else 8, 0))
 
@@ -53,7 +51,7 @@ def trained_a_little(device: str) -> PAC:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not CUDA, reason="no GPU"))])
-def test_the_stream_of_latents_under_autocast(device: str) -> None:
+def test_the_residual_stream_under_autocast(device: str) -> None:
     """In bfloat16, and gradients are about as far from exact ones as with autocast's own choice, float32."""
     model = trained_a_little(device)
     observation = random_observation(model.config, 16, seed=1).map(lambda x: x.to(device))

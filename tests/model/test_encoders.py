@@ -68,7 +68,7 @@ def test_other_encoders_make_one_token_a_number(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("height", "width", "tokens"), [(80, 80, 100), (64, 64, 64), (96, 72, 108), (33, 17, 15)])
-def test_picture_tokens(height: int, width: int, tokens: int) -> None:
+def test_image_tokens(height: int, width: int, tokens: int) -> None:
     """80x80 gives the paper's 10x10; other sizes work, and the config knows how many tokens they make."""
     config = small_config(image_height=height, image_width=width, image_channels=(4, 4, 4))
     assert config.tokens_per_image == tokens
@@ -76,7 +76,7 @@ def test_picture_tokens(height: int, width: int, tokens: int) -> None:
     assert ImageEncoder(config)(pictures).shape == (2, tokens, config.token_width)
 
 
-def test_observation_and_goal_pictures_share_the_network() -> None:
+def test_observation_and_goal_images_share_the_encoder() -> None:
     model = small_model()
     observation = random_observation(model.config, 1, masks=False)
     same = Observation.of(observation.proprio, images=observation.images[:, :1], goal_images=observation.images[:, :1])
@@ -88,7 +88,7 @@ def test_observation_and_goal_pictures_share_the_network() -> None:
 
 
 @pytest.mark.parametrize("growth", [1, 100])
-def test_which_camera_saw_it_does_not_drown_in_what_it_saw(growth: float) -> None:
+def test_the_position_of_a_camera_matters_beside_its_image(growth: float) -> None:
     """The tokens of a ResNet are large, and training makes them larger: the position beside them must stay visible."""
     torch.manual_seed(0)
     model = small_model()
@@ -110,18 +110,18 @@ def test_which_camera_saw_it_does_not_drown_in_what_it_saw(growth: float) -> Non
             {"proprio": torch.zeros(2, 6, dtype=torch.float64)},
             "proprio: expected dtype torch.float32, found torch.float64",
         ),
-        ({"proprio": torch.zeros(2, 9)}, "at most 6 entries a row, found 9.*num_proprio=9"),
+        ({"proprio": torch.zeros(2, 9)}, "at most 6 entries per row, found 9.*num_proprio=9"),
         ({"text": torch.full((2, 3), 20)}, r"text: expected ids from 0 to 19 .*found 20 in row 0, column 0"),
-        ({"text": torch.zeros(2, 9, dtype=torch.int64)}, "at most 5 entries a row, found 9"),
-        ({"images": torch.zeros(2, 1, 8, 16, 3, dtype=torch.uint8)}, "pictures of 16x16, found 8x16"),
-        ({"goal_images": torch.zeros(2, 4, 16, 16, 3, dtype=torch.uint8)}, "at most 2 entries a row, found 4"),
+        ({"text": torch.zeros(2, 9, dtype=torch.int64)}, "at most 5 entries per row, found 9"),
+        ({"images": torch.zeros(2, 1, 8, 16, 3, dtype=torch.uint8)}, "images of 16x16, found 8x16"),
+        ({"goal_images": torch.zeros(2, 4, 16, 16, 3, dtype=torch.uint8)}, "at most 2 entries per row, found 4"),
         (
             {"images": torch.zeros(2, 1, 16, 16, 3, dtype=torch.uint8), "camera_slots": torch.full((2, 1), 3)},
             "camera_slots: expected ids from 0 to 2 .*found 3",
         ),
     ],
 )
-def test_what_a_model_cannot_read(change: dict[str, torch.Tensor], message: str) -> None:
+def test_observations_that_do_not_fit_are_refused(change: dict[str, torch.Tensor], message: str) -> None:
     fields = {"proprio": torch.zeros(2, 6)} | change
     with pytest.raises(ValueError, match=message):
         small_model().encode(Observation.of(**fields))

@@ -39,7 +39,7 @@ def test_batches_and_samples_are_counted_too() -> None:
 
 
 @pytest.mark.parametrize("size", ["tiny", "XXS", "L"])
-def test_what_the_input_attention_saves_is_what_the_counter_says(size: str) -> None:
+def test_the_counter_confirms_what_the_input_attention_saves(size: str) -> None:
     """With numbers alone: so counted in benchmarks/input_cost.py."""
     config = model_config(size, num_cameras=0, num_goal_images=0, num_text_tokens=0)
     saved = measured(config, 3, 1) - measured(config, 3, 1, PAC)
@@ -50,7 +50,7 @@ def test_what_the_input_attention_saves_is_what_the_counter_says(size: str) -> N
 @pytest.mark.parametrize(
     ("size", "chinchilla"), [("XXS", 7.423e9), ("XS", 1.0825e10), ("S", 1.7364e10), ("M", 3.2659e10), ("L", 7.2352e10)]
 )
-def test_with_the_text_table_as_a_product_it_is_chinchillas_count(size: str, chinchilla: float) -> None:
+def test_counting_the_text_table_as_a_product_gives_chinchillas_count(size: str, chinchilla: float) -> None:
     config = model_config(size)
     one_hot = 2 * config.num_text_tokens * config.vocabulary_size * config.token_width
     assert sum(forward_flops(config, Load.full(config)).values()) + one_hot == pytest.approx(chinchilla, rel=0.001)
@@ -64,7 +64,7 @@ def test_the_published_table_follows_its_own_rule(size: str) -> None:
     assert row["update"] == pytest.approx(512 * 3.01 * row["forward"], rel=1e-3)
 
 
-def test_an_update_costs_what_an_update_does() -> None:
+def test_flops_of_an_update() -> None:
     """Four trained steps forward and backward and five target steps: 17 forwards a window, and the samples."""
     config = model_config("XXS")
     load = Load.full(config)

@@ -68,7 +68,7 @@ def results(
 
 @pytest.mark.parametrize("kinds", KINDS)
 @given(seed=seeds)
-def test_it_is_the_dense_attention(kinds: str, seed: int) -> None:
+def test_it_equals_dense_attention(kinds: str, seed: int) -> None:
     """Masks of all kinds, empty rows, and NaN in padding, which the dense path is spared."""
     layer = attention(seed)
     latents = torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
@@ -79,7 +79,7 @@ def test_it_is_the_dense_attention(kinds: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_a_row_without_tokens_reads_nothing(kinds: str) -> None:
+def test_a_row_without_tokens_attends_to_nothing(kinds: str) -> None:
     layer = attention()
     latents = torch.randn(4, 16, dtype=torch.float64)
     groups, _ = make_groups(kinds, 3, 0)
@@ -126,7 +126,7 @@ def test_in_float32(kinds: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_bf16_is_as_good_as_the_dense_attentions(kinds: str) -> None:
+def test_bf16_is_as_accurate_as_dense_attention(kinds: str) -> None:
     """Errors of output and gradients, averaged over a few draws, are no more than half above the dense attention's."""
     errors: dict[bool, list[Tensor]] = {False: [], True: []}
     for seed in range(8):
@@ -151,7 +151,7 @@ def test_a_number_far_from_its_scale_is_finite() -> None:
     assert direction.grad.isfinite().all()
 
 
-def test_numbers_are_never_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_numbers_are_never_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     groups, _ = make_groups("numbers dense", 4, 0)
     monkeypatch.setattr(ScalarTokens, "dense", None)
     assert attention()(torch.randn(4, 16, dtype=torch.float64), groups, 4).shape == (4, 4, 16)

@@ -79,7 +79,7 @@ def test_scores_of_any_size_and_sign(shift: float) -> None:
         torch.testing.assert_close(value.double(), expected[name], rtol=3e-3, atol=atol, msg=name)
 
 
-def test_arrays_that_do_not_lie_as_usual() -> None:
+def test_arrays_with_unusual_strides() -> None:
     """Slices of one wide projection, and the gradient of a sum, which has no strides."""
     wide = torch.randn(3, 9, 3 * 32, device=DEVICE, requires_grad=True)
     found = []
@@ -108,7 +108,7 @@ def together(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> Tenso
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 32, 32, 96), (2, 6, 5, 5, 12), (2, 1, 33, 33, 40), (1, 1, 1, 1, 1)])
-def test_side_by_side(shape: tuple[int, ...]) -> None:
+def test_queries_keys_and_values_in_one_array(shape: tuple[int, ...]) -> None:
     """As from arrays of their own, to the bit."""
     inputs = make_inputs(shape)
     expected, found = (results(attend, inputs, shape[1]) for attend in (latent_kernels.attend_latents, together))
@@ -116,7 +116,7 @@ def test_side_by_side(shape: tuple[int, ...]) -> None:
         assert torch.equal(found[name], value), name
 
 
-def test_the_operators_are_ones_that_pytorch_can_trust() -> None:
+def test_the_operators_pass_opcheck() -> None:
     inputs = make_inputs((3, 2, 5, 7, 8))
     torch.library.opcheck(torch.ops.pac.latent_attention.default, (*inputs, 2))
     packed = torch.randn(3, 7, 3 * 16, device=DEVICE, requires_grad=True)
@@ -195,7 +195,7 @@ def test_the_tiles_in_use(queries: int, tokens: int, width: int) -> None:
 
 
 @gpu
-def test_it_gives_the_same_bits() -> None:
+def test_results_are_deterministic() -> None:
     inputs = make_inputs((300, 8, 32, 32, 96), torch.bfloat16)
     first, second = (results(latent_kernels.attend_latents, inputs, 8) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -143,7 +143,7 @@ def test_permuting_action_dimensions_changes_q(encoder: str, action_as: str) -> 
 
 
 @pytest.mark.parametrize("action_as", ["query", "input"])
-def test_the_policy_is_blind_to_the_action(action_as: str) -> None:
+def test_the_policy_does_not_depend_on_the_action(action_as: str) -> None:
     model = small_model(action_as=action_as)
     encoded = model.encode(random_observation(model.config, 2))
     before = model.policy_logits(encoded)
@@ -179,7 +179,7 @@ MASKS = ("proprio_mask", "camera_mask", "goal_mask", "text_mask")
 
 
 @pytest.mark.parametrize("name", ["proprio", "images", "goal_images", "text"])
-def test_every_modality_is_seen(name: str) -> None:
+def test_every_modality_changes_the_output(name: str) -> None:
     model = small_model()
     observation = random_observation(model.config, 2, masks=False)
     other = random_observation(model.config, 2, seed=1, masks=False)
@@ -201,7 +201,7 @@ def test_a_camera_is_known_by_its_slot_not_its_column() -> None:
     assert (latents[2] - latents[0]).abs().max() > 1e-3
 
 
-def test_encoding_is_done_once_for_any_number_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observation_is_encoded_once_for_any_number_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     encoded = model.encode(random_observation(model.config, 2))
     monkeypatch.setattr(model, "_latent_blocks", None)

@@ -46,7 +46,7 @@ def test_runs_checkpoints_and_plain_folders(tmp_path: Path) -> None:
         load(tmp_path / "plain")
 
 
-def test_what_is_not_a_model(tmp_path: Path) -> None:
+def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a run, a checkpoint, or a folder"):
         PAC.from_pretrained(tmp_path / "nothing")
     folder = tmp_path / "model"
@@ -65,12 +65,12 @@ def test_what_is_not_a_model(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
     good = load_file_bytes(content)
     name = next(iter(good))
-    spoiled = {
+    damaged = {
         "expected finite weights": good | {name: torch.full_like(good[name], float("nan"))},
         "expected finite weights, found": good | {name: good[name].to(torch.int8)},
-        "The two are not of one model": good | {"blocks.9.mlp.0.weight": torch.zeros(2)},
+        "The two files are not of one model": good | {"blocks.9.mlp.0.weight": torch.zeros(2)},
     }
-    for message, tensors in spoiled.items():
+    for message, tensors in damaged.items():
         weights.write_bytes(save(tensors))
         with pytest.raises(ValueError, match=message):
             PAC.from_pretrained(folder)

@@ -105,7 +105,7 @@ def test_scores_of_any_size_and_sign() -> None:
             torch.testing.assert_close(found[name], value, rtol=3e-3, atol=3e-3 * max(1, value.abs().max()), msg=name)
 
 
-def test_numbers_that_want_no_gradient_get_none() -> None:
+def test_scalars_without_gradient() -> None:
     inputs = make_inputs("prefix", SHAPES[0])
     expected = results(scalar_kernels.attend_scalars, inputs)
     found = results(scalar_kernels.attend_scalars, inputs, with_scalar=False)
@@ -114,12 +114,12 @@ def test_numbers_that_want_no_gradient_get_none() -> None:
         torch.testing.assert_close(value, expected[name], rtol=0, atol=0)
 
 
-def test_the_operator_is_one_that_pytorch_can_trust() -> None:
+def test_the_operator_passes_opcheck() -> None:
     inputs = make_inputs("prefix", (3, 20, 2, 5, 8))
     torch.library.opcheck(torch.ops.pac.scalar_attention.default, tuple(inputs))
 
 
-def test_lists_hold_what_is_real_and_nothing_else() -> None:
+def test_lists_hold_the_real_blocks_alone() -> None:
     scale = torch.zeros(5, 40)
     scale[1, 39] = scale[4, 0] = scale[4, 17] = 1
     busy = scalar_kernels.busy_blocks(scale, 2, 16)
@@ -162,7 +162,7 @@ def test_the_tiles_in_use(kind: str, width: int) -> None:
 
 
 @gpu
-def test_it_gives_the_same_bits() -> None:
+def test_results_are_deterministic() -> None:
     inputs = make_inputs("prefix", (300, 200, 8, 32, 96), torch.bfloat16)
     first, second = (results(scalar_kernels.attend_scalars, inputs) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,7 +1,7 @@
-"""The Perceiver: attention, and the blocks on the latents. `input_attention.py` has what reads the input.
+"""Multi-head attention, and the self-attention blocks on the latents.
 
-Pre-normalised blocks as in Perceiver IO (Jaegle et al., 2022), with key and value width equal to the latents'
-(docs/paper.md). Queries that are the same for every row come with a batch axis of 1 and are projected once.
+Blocks are pre-normalised as in Perceiver IO (Jaegle et al., 2022). Keys and values are as wide as the latents
+(docs/paper.md). Queries that all rows share have a batch axis of 1 and are projected once.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ KERNELS = True  # a benchmark or a test may turn them off
 class Attention(nn.Module):
     """Multi-head attention from `query` to `source`, without normalisation or residual."""
 
-    fast = True  # kernels and products of our own, where they pay; benchmarks/plain.py does without
+    fast = True  # use our kernels and fused products; benchmarks/plain.py does not
 
     def __init__(self, query_width: int, source_width: int, width: int, num_heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch query width"]:
         fast = self.fast and mask is None
         if query is source and self.fast and on_gpu(source):
-            # One product for all three, and one for the gradient of the source.
+            # One matrix product in place of three, and one for the gradient of the source.
             parts = self.query, self.key, self.value
             packed = F.linear(source, torch.cat([x.weight for x in parts]), torch.cat([x.bias for x in parts]))
             query, key, value = packed.chunk(3, -1)
@@ -67,7 +67,7 @@ def attend(
     value: Float[Tensor, "batch head token width"],
     mask: Bool[Tensor, "batch token"] | None,
 ) -> Float[Tensor, "batch head query width"]:
-    """Softmax attention over the real tokens; a row without any gives zeros, not an average of padding."""
+    """Return softmax attention over the real tokens. A row without any gives zeros, not an average of padding."""
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value)
     if mask.shape[1] == 0:
@@ -78,27 +78,26 @@ def attend(
 
 
 def on_gpu(x: Tensor) -> bool:
-    """On a CPU one product for three gains little, and rounds otherwise than runs did before."""
+    """Return whether a tensor is on a GPU. On CPUs a fused product gains little, and would change the rounding."""
     return x.is_cuda
 
 
 def use_kernels(query: Tensor, key: Tensor, num_heads: int) -> bool:
-    """`latent_kernels.py` in place of `attend`: for few tokens, on a GPU with room for them, in bfloat16."""
+    """Return whether kernels/latent.py replaces `attend`: few tokens, bfloat16, and a GPU with large shared memory."""
     fast = KERNELS and TRITON and query.is_cuda and query.dtype == torch.bfloat16
     return fast and has_large_smem(query.device.index) and latent_kernels.fits(query, key, num_heads)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator,unused-ignore]
 def has_large_smem(card: int) -> bool:
-    """Whether a card has the memory on its chip that our kernels' tiles were chosen for: an H100's kind, or a B200's.
-    Others take PyTorch's kernels.
-    """
+    """Return whether a GPU has the shared memory that our tiles need, as an H100 or a B200 does."""
     return torch.cuda.get_device_capability(card)[0] in (9, 10)
 
 
 def cast_residual(latents: Tensor) -> Tensor:
-    """What the blocks add to, in the precision of their products: autocast would carry it in float32, which costs
-    twice the bytes at every norm and sum and loses little less to rounding (docs/performance.md).
+    """Return the residual stream in the dtype of autocast's products.
+
+    Autocast would keep float32, which doubles the bytes of each norm and sum for little accuracy (docs/performance.md).
     """
     kind = latents.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
@@ -107,6 +106,8 @@ def cast_residual(latents: Tensor) -> Tensor:
 
 
 class MLP(nn.Sequential):
+    """Two linear layers with a GELU between them."""
+
     def __init__(self, width: int, widening: int) -> None:
         super().__init__(nn.Linear(width, widening * width), nn.GELU(), nn.Linear(widening * width, width))
 
@@ -129,7 +130,7 @@ class LatentBlock(nn.Module):
 
 
 def full_precision(like: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Without autocast: for what is small, and what much depends on."""
+    """Turn autocast off, for small products whose accuracy matters."""
     kind = like.device.type
     if kind == "meta":
         return contextlib.nullcontext()

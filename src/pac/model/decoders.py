@@ -1,7 +1,7 @@
-"""Decoders: queries -> cross-attention into the latents -> bin logits (paper, Policy and Value Decoding).
+"""Decoders: queries -> cross-attention to the latents -> bin logits (paper, Policy and Value Decoding).
 
-A decoder has no residual and no MLP (docs/paper.md): its queries see the latents and nothing else, so that one queried
-action cannot affect another's value.
+A decoder has no residual and no MLP (docs/paper.md). A query attends to the latents alone, so one queried action
+cannot affect the value of another.
 """
 
 import torch
@@ -29,7 +29,7 @@ class Decoder(nn.Module):
         self, query: Float[Tensor, "#batch query query_width"], latents: Float[Tensor, "batch latent width"]
     ) -> Float[Tensor, "batch query bins"]:
         output = self.attention(self.query_norm(query), self.source_norm(latents))
-        # bfloat16 would round a logit of 8 by 0.03, and so a value by as much as one action is worth more than another.
+        # bfloat16 rounds a logit of 8 by up to 0.03. Values of two actions may differ by less.
         with full_precision(output):
             if output.is_cuda and output.dtype == torch.bfloat16:
                 return split_bf16_matmul(output, self.head.weight.float()) + self.head.bias.float()
@@ -37,7 +37,7 @@ class Decoder(nn.Module):
 
 
 class LearnedQueries(nn.Module):
-    """A decoder whose queries are parameters: one an action dimension for a policy, one for a state's value."""
+    """Decoder with learned queries: one per action dimension for a policy, one for the value of a state."""
 
     def __init__(self, config: ModelConfig, num_queries: int, num_bins: int) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class LearnedQueries(nn.Module):
 
 
 class ActionEncoder(nn.Module):
-    """phi^A: an action -> one query vector.
+    """Action encoder (phi^A): an action -> one query vector.
 
-    The paper's two linear maps with a pooling between them (docs/paper.md). A sum over tokens forgets which
-    dimension a number came from, and *adding* a token embedding before the sum does not help: it moves the result by
-    a constant. So each token's embedding multiplies its content: as many parameters, and a linear map of all tokens.
+    The paper has two linear maps with a pooling between them (docs/paper.md). A sum over tokens loses the dimension of
+    each number. Adding a token embedding first would only add a constant to the sum. So the embedding multiplies the
+    token: the result is a linear map of all tokens with as many parameters.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -72,7 +72,7 @@ class ActionEncoder(nn.Module):
         actions = actions.masked_fill(~mask[:, None], 0)
         identity = self.identity[: actions.shape[-1] * self.num_gains]
         present = mask.to(identity.dtype).repeat_interleave(self.num_gains, dim=-1)
-        if isinstance(self.numbers, MultiScaleEncoder):  # sum_i m_i (t_i w + b) * e_i, without making the tokens
+        if isinstance(self.numbers, MultiScaleEncoder):  # sum_i m_i (t_i w + b) * e_i without the tokens
             scalars = self.numbers.scalars(actions).to(identity.dtype) * present[:, None]
             bias = self.numbers.linear.bias * (present @ identity)
             pooled = (scalars @ identity) * self.numbers.direction + bias[:, None]
@@ -84,7 +84,7 @@ class ActionEncoder(nn.Module):
 
 
 class ActionQueries(nn.Module):
-    """The Q decoder: the action is the query, and any number of actions may ask the same latents."""
+    """Decoder of Q values. Each action is a query, and any number of actions may query the same latents."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Encoders: an `Observation` -> tokens and their masks, a modality at a time (paper, Observation Encoding).
+"""Encoders: an `Observation` -> tokens and masks for each modality (paper, Observation Encoding).
 
-What is masked is set to zero here, before anything is computed from it, so that not even a NaN gets through.
+Masked inputs become zero before anything is computed from them, so not even a NaN gets through.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from pac.types import Observation
 
 
 class MultiScaleEncoder(nn.Module):
-    """The paper's multi-scale normaliser: tanh(gain * x) for each gain, then one Linear(1 -> width) for all."""
+    """The paper's multi-scale normaliser: tanh(gain * x) for each gain, then one shared Linear(1 -> width)."""
 
     def __init__(self, config: ModelConfig, width: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class MultiScaleEncoder(nn.Module):
         return self.linear.weight[:, 0]
 
     def scalars(self, values: Float[Tensor, "*shape number"]) -> Float[Tensor, "*shape token"]:
-        """Tokens are ordered by number, then gain. In float32 whatever the model's dtype: 1e-4 and 1e3 both matter."""
+        """Return one scalar per token, ordered by number, then gain. They are float32: 1e-4 and 1e3 both matter."""
         return torch.tanh(values.float()[..., None] * self.gains.float()).flatten(-2)
 
     def tokens(
@@ -44,7 +44,7 @@ class MultiScaleEncoder(nn.Module):
 
 
 class LinearEncoder(nn.Module):
-    """Ablation: Linear(1 -> width) and a normalisation layer on each number as it is."""
+    """Ablation: Linear(1 -> width) and a layer norm for each number."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class MuLawEncoder(nn.Module):
         self.mu, self.largest = config.mu_law_mu, config.mu_law_range
 
     def bins(self, values: Float[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Bin of sign(x) log(1 + mu |x|) / log(1 + mu range), clipped to [-1, 1]."""
+        """Return the bin of sign(x) log(1 + mu |x|) / log(1 + mu range), clipped to [-1, 1]."""
         values = values.float()
         squashed = values.sign() * torch.log1p(self.mu * values.abs()) / math.log1p(self.mu * self.largest)
         count = self.table.num_embeddings
@@ -89,7 +89,7 @@ def number_tokens(
     mask: Bool[Tensor, "batch number"],
     positions: Float[Tensor, "token width"],
 ) -> AnyTokens:
-    """Numbers to input tokens; `positions` says which number, and which gain, a token stands for."""
+    """Return the tokens of numbers. `positions` are learned embeddings, one per number and gain."""
     values = values.masked_fill(~mask, 0)
     if isinstance(encoder, MultiScaleEncoder):
         return encoder.tokens(values, mask, positions)
@@ -100,10 +100,10 @@ IMAGE_STD = 0.05
 
 
 class ImageEncoder(nn.Module):
-    """IMPALA-style ResNet (Espeholt et al., 2018) without its last layer: every position of the last map is a token.
+    """ResNet of IMPALA (Espeholt et al., 2018) without its last layer. Each position of the last map is a token.
 
-    A ResNet's maps are large, and grow in training. The position embedding beside them would drown, and with it which
-    camera saw what and where: so tokens are brought to a size of their own, near that of an embedding (docs/log.md).
+    Feature maps are large and grow in training. Position embeddings, which tell cameras and places apart, would not
+    matter beside them. So tokens are normalised to about the size of an embedding (docs/log.md).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -114,7 +114,7 @@ class ImageEncoder(nn.Module):
         )
         self.project = nn.Linear(channels[-1], config.token_width)
 
-    def forward(self, images: UInt8[Tensor, "picture rows columns 3"]) -> Float[Tensor, "picture token width"]:
+    def forward(self, images: UInt8[Tensor, "image rows columns 3"]) -> Float[Tensor, "image token width"]:
         features = images.permute(0, 3, 1, 2).to(self.project.weight.dtype) / 127.5 - 1
         for stage in self.stages:
             features = stage(features)
@@ -123,7 +123,7 @@ class ImageEncoder(nn.Module):
 
 
 class Stage(nn.Module):
-    """Convolution, pooling that halves both sides, residual blocks."""
+    """Stage of the ResNet: a convolution, pooling that halves both sides, residual blocks."""
 
     def __init__(self, inner: int, outer: int, num_blocks: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Stage(nn.Module):
             for _ in range(num_blocks)
         )
 
-    def forward(self, features: Float[Tensor, "picture inner h w"]) -> Float[Tensor, "picture outer h2 w2"]:
+    def forward(self, features: Float[Tensor, "image inner h w"]) -> Float[Tensor, "image outer h2 w2"]:
         features = F.max_pool2d(self.conv(features), 3, stride=2, padding=1)
         for block in self.blocks:
             features = features + block(features)
@@ -143,7 +143,7 @@ class Stage(nn.Module):
 
 
 class InputEncoder(nn.Module):
-    """All input modalities, and the learned position embedding that says what each token stands for."""
+    """Encoders of all modalities, with a learned position embedding per token."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -152,21 +152,17 @@ class InputEncoder(nn.Module):
         self.proprio = number_encoder(config, width)
         self.image = ImageEncoder(config)
         self.text = nn.Embedding(config.vocabulary_size, width)
-        pictures = config.num_cameras + config.num_goal_images
-        num_tokens = config.num_proprio * config.num_gains + pictures * config.tokens_per_image + config.num_text_tokens
-        self.positions = nn.Parameter(torch.empty(num_tokens, width))
+        self.num_tokens = [  # proprioception, cameras, goal images, text
+            config.num_proprio * config.num_gains,
+            config.num_cameras * config.tokens_per_image,
+            config.num_goal_images * config.tokens_per_image,
+            config.num_text_tokens,
+        ]
+        self.positions = nn.Parameter(torch.empty(sum(self.num_tokens), width))
 
     def forward(self, observation: Observation) -> list[AnyTokens]:
-        config = self.config
-        check_observation(observation, config)
-        proprio, cameras, goals, text = self.positions.split(
-            [
-                config.num_proprio * config.num_gains,
-                config.num_cameras * config.tokens_per_image,
-                config.num_goal_images * config.tokens_per_image,
-                config.num_text_tokens,
-            ]
-        )
+        check_observation(observation, self.config)
+        proprio, cameras, goals, text = self.positions.split(self.num_tokens)
         groups = [
             self.proprio_tokens(observation, proprio),
             self.image_tokens(observation.images, observation.camera_slots, observation.camera_mask, cameras),
@@ -186,17 +182,17 @@ class InputEncoder(nn.Module):
 
     def image_tokens(
         self,
-        pictures: UInt8[Tensor, "batch picture rows columns 3"],
-        slots: Int64[Tensor, "batch picture"],
-        mask: Bool[Tensor, "batch picture"],
+        images: UInt8[Tensor, "batch image rows columns 3"],
+        slots: Int64[Tensor, "batch image"],
+        mask: Bool[Tensor, "batch image"],
         positions: Float[Tensor, "token width"],
     ) -> Tokens:
         batch, count = mask.shape
         per_image, width = self.config.tokens_per_image, self.config.token_width
         if count == 0:
             return Tokens(positions.new_zeros(batch, 0, width), mask)
-        where = positions.view(-1, per_image, width)[slots.masked_fill(~mask, 0)]
-        embedded = self.image(pictures.flatten(0, 1)).view(batch, count, per_image, width) + where
+        places = positions.view(-1, per_image, width)[slots.masked_fill(~mask, 0)]
+        embedded = self.image(images.flatten(0, 1)).view(batch, count, per_image, width) + places
         return Tokens(embedded.flatten(1, 2), mask.repeat_interleave(per_image, dim=1))
 
     def text_tokens(self, observation: Observation, positions: Float[Tensor, "token width"]) -> Tokens:
@@ -206,46 +202,46 @@ class InputEncoder(nn.Module):
 
 
 def check_observation(observation: Observation, config: ModelConfig) -> None:
-    """Raise if a model of this configuration cannot read this observation; values are checked on the CPU only."""
+    """Raise if an observation does not fit the model. Values are checked on the CPU only."""
     if len(observation.batch_shape) != 1:
         raise ValueError(
             "PAC.encode: expected one batch axis, found leading axes "
             f"{tuple(observation.batch_shape)}. Call observation.flatten() first."
         )
     limits = {
-        "proprio": (observation.proprio, config.num_proprio, torch.float32, "num_proprio"),
-        "images": (observation.images, config.num_cameras, torch.uint8, "num_cameras"),
-        "goal_images": (observation.goal_images, config.num_goal_images, torch.uint8, "num_goal_images"),
-        "text": (observation.text, config.num_text_tokens, torch.int64, "num_text_tokens"),
+        "proprio": (observation.proprio, torch.float32, "num_proprio"),
+        "images": (observation.images, torch.uint8, "num_cameras"),
+        "goal_images": (observation.goal_images, torch.uint8, "num_goal_images"),
+        "text": (observation.text, torch.int64, "num_text_tokens"),
     }
-    for name, (values, most, dtype, option) in limits.items():
+    for name, (values, dtype, option) in limits.items():
         if values.dtype != dtype:
             raise ValueError(f"Observation.{name}: expected dtype {dtype}, found {values.dtype}.")
-        if values.shape[1] > most:
+        if values.shape[1] > getattr(config, option):
             raise ValueError(
-                f"Observation.{name}: expected at most {most} entries a row, found {values.shape[1]}. "
-                f"Call observation.trim(), or build the model with {option}={values.shape[1]}."
+                f"Observation.{name}: expected at most {getattr(config, option)} entries per row, found "
+                f"{values.shape[1]}. Call observation.trim(), or build the model with {option}={values.shape[1]}."
             )
-    for name, pictures in {"images": observation.images, "goal_images": observation.goal_images}.items():
-        expected, found = (config.image_height, config.image_width), tuple(pictures.shape[2:4])
-        if pictures.shape[1] and found != expected:
+    for name, images in {"images": observation.images, "goal_images": observation.goal_images}.items():
+        expected, found = (config.image_height, config.image_width), tuple(images.shape[2:4])
+        if images.shape[1] and found != expected:
             raise ValueError(
-                f"Observation.{name}: expected pictures of {expected[0]}x{expected[1]}, found {found[0]}x{found[1]}. "
+                f"Observation.{name}: expected images of {expected[0]}x{expected[1]}, found {found[0]}x{found[1]}. "
                 "Resize them, or build the model with image_height and image_width to match."
             )
-    if observation.proprio.device.type == "cpu" and not torch.compiler.is_compiling():
-        _check_ids("text", observation.text, observation.text_mask, config.vocabulary_size, "vocabulary_size")
-        _check_ids("camera_slots", observation.camera_slots, observation.camera_mask, config.num_cameras, "num_cameras")
-        _check_ids(
-            "goal_slots", observation.goal_slots, observation.goal_mask, config.num_goal_images, "num_goal_images"
-        )
-
-
-def _check_ids(name: str, ids: Tensor, mask: Tensor, count: int, option: str) -> None:
-    wrong = mask & ((ids < 0) | (ids >= count))
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"Observation.{name}: expected ids from 0 to {count - 1} ({option}={count}), found "
-            f"{int(ids[row, column])} in row {row}, column {column}."
-        )
+    if observation.proprio.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    ids_of = {
+        "text": (observation.text, observation.text_mask, "vocabulary_size"),
+        "camera_slots": (observation.camera_slots, observation.camera_mask, "num_cameras"),
+        "goal_slots": (observation.goal_slots, observation.goal_mask, "num_goal_images"),
+    }
+    for name, (ids, mask, option) in ids_of.items():
+        count = getattr(config, option)
+        wrong = mask & ((ids < 0) | (ids >= count))
+        if wrong.any():
+            row, column = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"Observation.{name}: expected ids from 0 to {count - 1} ({option}={count}), found "
+                f"{int(ids[row, column])} in row {row}, column {column}."
+            )

@@ -1,15 +1,17 @@
-"""FLOPs of a model, counted by hand: every product and convolution of the architecture, at two a multiply-add.
+"""FLOPs of a model: every matrix product and convolution of the architecture, with two FLOPs per multiply-add.
 
-These are useful FLOPs: what the model is worth, whoever runs it and however. The input attention runs fewer, since it
-projects no number's token (`pac.model.input_attention`; benchmarks/input_cost.py counts what it does run); shares of a
-peak and scaling laws are in useful ones all the same.
+These are useful FLOPs, which do not depend on the implementation. The input attention runs fewer, because it does not
+project tokens of numbers (`pac.model.input_attention`). benchmarks/input_cost.py counts those that run. Utilisation and
+scaling laws use useful FLOPs.
 
-Beside the published table ours differs for known reasons: a table look-up costs nothing (the paper counts the
-text embedding as a product with a one-hot vector, 0.82 GFLOP); attention projections are counted once (the paper's
-table implies about 11 products of width D_Z a block where there are 4); and an update counts what an update does: five
-observations a window, the target network, and the sampled actions.
+The counts differ from the published table for known reasons:
+
+- A table look-up costs nothing. The paper counts the text embedding as a product with a one-hot vector, 0.82 GFLOP.
+- Attention projections are counted once. The paper's table implies about 11 products of width D_Z per block, not 4.
+- An update counts five observations per window, the target network, and the sampled actions.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from pac.model.config import ModelConfig
@@ -22,17 +24,17 @@ NUM_SAMPLES = 10  # sampled actions per observation
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How much one observation holds, and what is asked of it."""
+    """Numbers of inputs and outputs of one observation."""
 
     num_proprio: int
     num_images: int  # observation and goal images
     num_text_tokens: int
     num_actions: int
-    num_samples: int = 1  # actions whose value is asked
+    num_samples: int = 1  # actions to evaluate
 
     @classmethod
     def full(cls, config: ModelConfig, num_samples: int = 1) -> "Load":
-        """Every input of the model in use: what the paper counts."""
+        """Return the load with every input of the model in use, as the paper counts."""
         return cls(
             num_proprio=config.num_proprio,
             num_images=config.num_cameras + config.num_goal_images,
@@ -53,9 +55,9 @@ class Load:
 
 
 def forward_flops(config: ModelConfig, load: Load, batch: int = 1) -> dict[str, int]:
-    """FLOPs by component of encoding `batch` observations, one policy and `num_samples` Q values each.
+    """Return the FLOPs by component for `batch` observations, each with one policy and `num_samples` Q values.
 
-    Counts the model of the paper: multi-scale or other number tokens, the action as query.
+    The action is a query, as in the paper.
     """
     width, latents, queries = config.latent_width, config.num_latents, config.query_width
     tokens = sum(load.input_tokens(config).values())
@@ -66,7 +68,7 @@ def forward_flops(config: ModelConfig, load: Load, batch: int = 1) -> dict[str, 
     def decoder(num_queries: int, bins: int) -> int:
         return decoder_source + num_queries * (4 * latents * width + 2 * width**2 + 2 * width * bins)
 
-    # Queries that are parameters are projected once a batch, not once a row.
+    # Learned queries are projected once per batch, not once per row.
     shared = {"input attention": 2 * latents * width**2, "policy decoder": 2 * actions * queries * width}
     action_encoder = (samples + 1) * 2 * load.action_tokens(config) * queries + samples * 2 * queries**2
     rows = {
@@ -99,10 +101,12 @@ def update_flops(
     window: int = WINDOW,
     num_samples: int = NUM_SAMPLES,
 ) -> int:
-    """FLOPs of one PAC update: forward and backward on the window's transitions, and the target network on all its
-    observations with the sampled actions. The optimiser's work on the weights is left out (under 0.1%).
+    """Return the FLOPs of one PAC update, without the optimiser's own (under 0.1%).
+
+    The model goes forward and backward on the window's transitions. The target network encodes all its observations
+    and evaluates the sampled actions.
     """
-    asked = Load(**{**load.__dict__, "num_samples": num_samples})
+    sampled = dataclasses.replace(load, num_samples=num_samples)
     trained = sum(forward_flops(config, load, batch * (window - 1)).values())
-    target = sum(forward_flops(config, asked, batch * window).values())
+    target = sum(forward_flops(config, sampled, batch * window).values())
     return 3 * trained + target

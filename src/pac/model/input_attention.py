@@ -1,14 +1,14 @@
-"""XATTN_IN: the learned latents read the tokens of one instant.
+"""Input cross-attention (XATTN_IN in the paper): the learned latents attend to the tokens of one time step.
 
-Two facts make it cheap, and neither is an approximation. The queries are the same for every row, so a score is one
-product of a token with a *probe*, the query taken back through the key projection. And a number's token is
-t * w + c_i: its layer norm is s * (t * w0 + c0_i) * weight + bias, with w0 and c0_i centred and s from a quadratic in
-t, so its score and its value are sums of entries of tables that the whole batch shares:
+Two exact rewrites make it cheap. First, all rows share their queries. A score is then the product of a token with a
+probe, which is the query multiplied by the key projection. Second, the token of a number t is t * w + c_i. Its layer
+norm is s * (t * w0 + c0_i) * weight + bias, where w0 and c0_i are centred and s depends on t alone. Scores and values
+are sums over tables that the whole batch shares:
 
     score = s (t A + B_i) + constant        value = s (t Vw + Vc_i) + constant
 
-No token of that kind is ever written out. Pictures and text go the ordinary way; `merge` joins the two softmaxes. On a
-GPU `scalar_kernels.py` does what `ScalarAttention` does here, which remains the reference and the way on CPUs.
+So tokens of numbers are never written to memory. Images and text take ordinary attention, and `merge` joins the two
+softmaxes. `ScalarAttention` is the reference, and runs on CPUs. On GPUs kernels/scalar.py computes the same.
 """
 
 import functools
@@ -26,24 +26,24 @@ from pac.model.attention import MLP, Attention, cast_residual, full_precision, h
 from pac.model.config import ModelConfig
 from pac.model.tokens import AnyTokens, ScalarTokens, Tokens
 
-KERNELS = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it; a benchmark may turn them off
+KERNELS = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs lacks it. Benchmarks turn kernels off
 if KERNELS:
     from pac.model.kernels import scalar as scalar_kernels
 
-TABLES_PAY = 150  # nano 32, micro 96: projecting is faster (docs/log.md); tiny 192, XXS 768
-NOTHING = -1e30  # log of no attention at all: finite, so that differences of two such are not NaN
+TABLES_PAY = 150  # nano has 32 and micro 96: projecting is faster. tiny has 192 and XXS 768
+NOTHING = -1e30  # log of zero attention. It is finite: the difference of two is not NaN
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionResult:
-    """What latents read in some of the tokens, and the log of those tokens' unnormalised attention."""
+    """Output of attention to some of the tokens, and the log of their unnormalised attention."""
 
     value: Float[Tensor, "batch query head width"]
     log_mass: Float[Tensor, "batch query head"]
 
 
 class InputAttention(nn.Module):
-    """The latents read all tokens, then think about them once."""
+    """Cross-attention from the latents to all tokens, then an MLP."""
 
     fast = True  # as in `Attention`
 
@@ -55,7 +55,7 @@ class InputAttention(nn.Module):
         self.attention = Attention(width, config.token_width, width, config.num_heads)
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = MLP(width, config.widening)
-        # Tables save a token's two projections and cost a few passes over its scores: small models lose by them.
+        # Tables save two projections per token and cost a few passes over its scores: small models lose time.
         saved, spent = config.token_width * width, config.num_heads * config.num_latents
         self.by_tables = saved >= TABLES_PAY * spent
 
@@ -73,7 +73,7 @@ class InputAttention(nn.Module):
     def _attend_dense(
         self, latents: Float[Tensor, "latent width"], groups: Sequence[Tokens], num_rows: int
     ) -> Float[Tensor, "batch latent width"]:
-        """Attention as everyone writes it."""
+        """Return ordinary attention to tokens that are all written out."""
         token_width = self.source_norm.normalized_shape[0]
         source = [group.embedding for group in groups] or [latents.new_zeros(num_rows, 0, token_width)]
         mask = [group.mask for group in groups] or [latents.new_zeros(num_rows, 0, dtype=torch.bool)]
@@ -95,7 +95,7 @@ class InputAttention(nn.Module):
 def make_probe(
     query: Float[Tensor, "query query_width"], attention: Attention
 ) -> tuple[Float[Tensor, "head query token_width"], Float[Tensor, "head query"]]:
-    """(probe, shift) such that a normalised token y scores probe . y + shift with a query, scale included."""
+    """Return (probe, shift). The scaled score of a normalised token y is probe . y + shift."""
     heads = attention.query(query).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)
     with full_precision(query):
         heads = widened(heads) * heads.shape[-1] ** -0.5
@@ -111,15 +111,15 @@ def attend_tokens(
     norm: nn.LayerNorm,
     attention: Attention,
 ) -> AttentionResult:
-    """Tokens of any kind: scores from the probe, values projected one by one."""
-    extra = -tokens.mask.shape[1] % 8 if tokens.mask.is_cuda else 0  # GPUs multiply by eights
+    """Attend to tokens of any kind. Scores come from the probe, and each value is projected."""
+    extra = -tokens.mask.shape[1] % 8 if tokens.mask.is_cuda else 0  # GPUs are fast at multiples of 8
     embedding, mask = F.pad(tokens.embedding, (0, 0, 0, extra)), F.pad(tokens.mask, (0, extra))[:, None, None]
     source = norm(embedding)
     value = attention.value(source).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
     score = F.linear(source, probe.flatten(0, 1).to(source.dtype)).mT.unflatten(1, probe.shape[:2])
     score = (widened(score) + shift[..., None]).masked_fill(~mask, NOTHING)
     log_mass = score.logsumexp(-1, keepdim=True)
-    weight = (score - log_mass).exp() * mask  # a row without any token reads nothing, not an average of padding
+    weight = (score - log_mass).exp() * mask  # a row without tokens gives zeros
     output = weight.to(value.dtype) @ value
     return AttentionResult(output.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
 
@@ -131,7 +131,7 @@ def attend_to_scalars(
     norm: nn.LayerNorm,
     attention: Attention,
 ) -> AttentionResult:
-    """Numbers: everything that depends on the width of a token is computed once, not once a row."""
+    """Attend to tokens of numbers. What depends on the width of a token is computed once, not once per row."""
     heads = (attention.num_heads, -1)
     with full_precision(probe):
         direction, offset = centred(tokens.direction), centred(tokens.offset)
@@ -143,7 +143,7 @@ def attend_to_scalars(
     weight = attention.value.weight
     direction_value = F.linear(direction.to(weight.dtype), weight).unflatten(0, heads)
     offset_value = F.linear(offset.to(weight.dtype), weight).unflatten(-1, heads).transpose(0, 1)
-    # Alone, a shift cancels in the softmax: its gradient is zero, not absent, which an optimiser would tell apart.
+    # Without other tokens the shift cancels in the softmax. An optimiser needs a gradient of zero, not none.
     constant = attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
     tables = direction_score, offset_score, direction_value, offset_value
     attend = scalar_kernels.attend_scalars if use_kernels(offset_value) else ScalarAttention.apply
@@ -165,14 +165,14 @@ def norm_scale(
     offset: Float[Tensor, "token width"],
     eps: float,
 ) -> Float[Tensor, "batch token"]:
-    """What the layer norm multiplies t * w0 + c0_i by: 1 / sqrt(variance + eps), the variance a quadratic in t."""
+    """Return the factor s of the layer norm, 1 / sqrt(variance + eps). The variance is quadratic in t."""
     square, cross, constant_term = direction.square().mean(), (offset * direction).mean(-1), offset.square().mean(-1)
     variance = (scalar * square + 2 * cross) * scalar + constant_term
-    return (variance.clamp(min=0) + eps).rsqrt()  # where the terms cancel, rounding may leave less than 0
+    return (variance.clamp(min=0) + eps).rsqrt()  # rounding may leave less than 0
 
 
 def merge(results: Sequence[AttentionResult]) -> Float[Tensor, "batch query head width"]:
-    """One softmax over all tokens from softmaxes over some: each counts by its share of the mass."""
+    """Return one softmax over all tokens from softmaxes over some, each weighted by its share of the mass."""
     if len(results) == 1:
         return results[0].value
     share = torch.stack([result.log_mass for result in results]).softmax(0)
@@ -181,12 +181,12 @@ def merge(results: Sequence[AttentionResult]) -> Float[Tensor, "batch query head
 
 
 class ScalarAttention(torch.autograd.Function):
-    """Attention to tokens with scores s (t A + B_i) and values s (t Vw + Vc_i): what was read, and the log mass.
+    """Attention to tokens with scores s (t A + B_i) and values s (t Vw + Vc_i). It returns output and log mass.
 
-    Only arrays with all four axes cost anything: at 512 windows of the largest inputs one has 10^9 entries. There is
-    one each way, in the dtype of the values (bfloat16 under autocast): p s forward, dL/d(p s) backward. Scores and
-    softmax are float32 and, compiled, exist within fused loops only: the backward pass makes them anew from the tables
-    rather than read them, once for each of its sums. `s` is 0 where a token is masked.
+    Only arrays with all four axes cost time: with 512 windows of the largest inputs, one has 10^9 entries. Each pass
+    writes one, in the dtype of the values: p s forward, dL/d(p s) backward. Scores and softmax are float32. Compiled,
+    they exist in fused loops only, because the backward pass computes them again from the tables for each of its sums.
+    `s` is 0 where a token is masked.
     """
 
     @staticmethod
@@ -234,18 +234,16 @@ class ScalarAttention(torch.autograd.Function):
 
 
 def masked_scores(s: Tensor, t: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """s (t A + B) where s is positive. The mask is read off s so that four arrays make a score: with a fifth the
-    compiler would write scores to memory rather than make them again.
-    """
+    """Return s (t A + B) where s is positive. With the mask as a fifth array, the compiler would store the scores."""
     return torch.where(s > 0, s * (t * a + b), NOTHING)
 
 
 @dataclass(frozen=True, eq=False)
 class ScalarBackward:
-    """The sums of the backward pass, over arrays that broadcast to (head, batch, query, token).
+    """Sums of the backward pass, over arrays that broadcast to (head, batch, query, token).
 
-    Each sum takes the axes in an order of its own. In the same order the compiler would see common parts, such as the
-    attention weights, and write them to memory; so it makes them again, and all that a sum reads is `pull`.
+    Each sum has its own order of axes. With one order, the compiler would find common parts, such as the attention
+    weights, and write them to memory. With different orders it computes them again, and a sum reads `pull` alone.
     """
 
     s: Float[Tensor, "1 batch 1 token"]
@@ -253,12 +251,12 @@ class ScalarBackward:
     a: Float[Tensor, "head 1 query 1"]
     b: Float[Tensor, "head 1 query token"]
     log_mass: Float[Tensor, "head batch query 1"]
-    pull: Float[Tensor, "head batch query token"]  # dL/d(p s), but for the part of t Vw
-    drift_pull: Float[Tensor, "head batch query 1"]  # times t that part
+    pull: Float[Tensor, "head batch query token"]  # dL/d(p s), without the part of t Vw
+    drift_pull: Float[Tensor, "head batch query 1"]  # that part divided by t
     mean_pull: Float[Tensor, "head batch query 1"]  # sum of p dL/dp, less dL/d(log mass)
 
     def token_gradients(self, with_scalar: bool) -> tuple[Tensor, Tensor | None]:
-        """Of s and, if asked, of t."""
+        """Return the gradients of s and, if asked, of t."""
         s, t, a, b, drift_pull, weight, worth, change = self._in_order(1, 0, 2, 3)
         grad_scale = (weight * (change * (t * a + b) + worth)).sum((1, 2))
         if not with_scalar:
@@ -266,33 +264,36 @@ class ScalarBackward:
         return grad_scale, s[:, 0, 0] * (weight * (change * a + drift_pull)).sum((1, 2))
 
     def direction_gradient(self) -> Tensor:
-        """Of A."""
+        """Return the gradient of A."""
         s, t, _, _, _, weight, _, change = self._in_order(0, 2, 1, 3)
         return (s * t * weight * change).sum((2, 3))
 
     def offset_gradient(self) -> Tensor:
-        """Of B."""
+        """Return the gradient of B."""
         s, _, _, _, _, weight, _, change = self._in_order(0, 1, 2, 3)
         return (s * weight * change).sum(1)
 
     def _in_order(self, *axes: int) -> list[Tensor]:
-        """s, t, A, B, the pull of t Vw, p, dL/d(p s), and what times p is dL/dscore."""
-        given = self.s, self.t, self.a, self.b, self.drift_pull, self.log_mass, self.pull, self.mean_pull
+        """Return s, t, A, B, `drift_pull`, and the three arrays of `score_gradient`, with their axes in this order."""
         if torch.compiler.is_compiling():
-            moved = [x.permute(axes) for x in given]
+            moved = [x.permute(axes) for x in self._arrays]
             return [*moved[:5], *score_gradient(*moved)]
-        return [x.permute(axes) for x in (*given[:5], *self._shared)]
+        return [x.permute(axes) for x in (*self._arrays[:5], *self._shared)]
+
+    @property
+    def _arrays(self) -> tuple[Tensor, ...]:
+        return self.s, self.t, self.a, self.b, self.drift_pull, self.log_mass, self.pull, self.mean_pull
 
     @functools.cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Uncompiled, everything is written to memory anyway: make it once."""
-        given = self.s, self.t, self.a, self.b, self.drift_pull, self.log_mass, self.pull, self.mean_pull
-        return score_gradient(*given)
+        """Uncompiled, everything is written to memory: compute it once."""
+        return score_gradient(*self._arrays)
 
 
 def score_gradient(
     s: Tensor, t: Tensor, a: Tensor, b: Tensor, drift_pull: Tensor, log_mass: Tensor, pull: Tensor, mean_pull: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return p, dL/d(p s), and dL/dscore divided by p."""
     weight = (masked_scores(s, t, a, b) - log_mass).exp()
     worth = pull + t * drift_pull
     return weight, worth, s * worth - mean_pull
@@ -309,7 +310,7 @@ def _(x: Tensor) -> Tensor:
 
 
 def keep(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The same tensor, written to memory: the compiler would take tanh and rsqrt again for every head and query."""
+    """Return the tensor, written to memory. The compiler would compute tanh and rsqrt again per head and query."""
     return _keep(x) if torch.compiler.is_compiling() else x
 
 
@@ -319,5 +320,5 @@ def centred(x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
 
 
 def widened(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """At least float32."""
+    """Return x in float32, or in its dtype if that is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,8 +1,8 @@
-"""PAC: one Perceiver with a policy and a critic. Encode once, then ask as often as you like:
+"""PAC: one Perceiver with a policy and a critic. An observation is encoded once, then decoded as often as needed.
 
 encoded = model.encode(observation)
 model.policy_logits(encoded)                    # (batch, action, bins)
-model.q_logits(encoded, actions, action_mask)   # (batch, sample, bins), any number of actions a row
+model.q_logits(encoded, actions, action_mask)   # (batch, sample, bins), any number of actions per row
 model.v_logits(encoded)                         # (batch, bins), with v_head
 """
 
@@ -26,17 +26,17 @@ from pac.types import Observation, expect_shape
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What the model made of a batch of observations; decoders query it."""
+    """Latents of an encoded batch of observations. The decoders attend to them."""
 
     latents: Float[Tensor, "batch latent width"]
-    tokens: tuple[AnyTokens, ...] = ()  # kept only where actions enter as input, to be read again with each of them
+    tokens: tuple[AnyTokens, ...] = ()  # kept if actions are an input: they are encoded again with each action
 
     def rows(self, index: Int64[Tensor, " rows"]) -> "Encoded":
         return Encoded(self.latents[index], tuple(group[index] for group in self.tokens))
 
 
 class ActionInput(nn.Module):
-    """Ablation: the action as more input tokens, and one learned query for its value."""
+    """Ablation: the action as additional input tokens, and one learned query for its value."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class PAC(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "PAC":
-        """The model in a run, a checkpoint, or a folder written by `save_pretrained`."""
+        """Return the model in a run, a checkpoint, or a folder of `save_pretrained`."""
         model = cls(load_config(path)["model"])
         load_weights(model, path)
         return model.eval()
@@ -85,7 +85,7 @@ class PAC(nn.Module):
         return Encoded(latents, tokens if self.config.action_as == "input" else ())
 
     def policy_logits(self, encoded: Encoded, num_actions: int | None = None) -> Float[Tensor, "batch action bins"]:
-        """Logits of each action dimension's bins; `num_actions` asks for the first few dimensions only."""
+        """Return the logits of each action dimension, or of the first `num_actions` dimensions."""
         self._check_num_actions(num_actions)
         return self.policy(encoded.latents, num_actions)
 
@@ -100,7 +100,7 @@ class PAC(nn.Module):
         actions: Float[Tensor, "batch sample action"],
         mask: Bool[Tensor, "batch action"],
     ) -> Float[Tensor, "batch sample bins"]:
-        """Logits of the value of each action; an action's value does not depend on what else is asked."""
+        """Return the logits of each action's value. It does not depend on the other actions."""
         self._check_head("q_head")
         self._check_num_actions(actions.shape[-1])
         rows, num_actions = len(encoded.latents), actions.shape[-1]
@@ -132,23 +132,23 @@ class PAC(nn.Module):
         if found is not None and not 0 < found <= self.config.num_actions:
             raise ValueError(
                 f"PAC: expected from 1 to {self.config.num_actions} action dimensions, found {found}. Build the model "
-                f"with num_actions={found}, or mask and cut what is padding."
+                f"with num_actions={found}, or cut the padding."
             )
 
 
-QUERY_GAIN = 3.0  # scores of a latent for the input tokens start with about this standard deviation
+QUERY_GAIN = 3.0  # about the standard deviation of a latent's initial scores for the input tokens
 EMBEDDING_STD = 0.02
 NUMBER_STD = 0.06
 
 
 def initialise(model: PAC) -> None:
-    """Random weights from which the model fits soon (docs/log.md has what each choice is worth).
+    """Draw initial weights with which training starts fast (docs/log.md measures each choice).
 
-    What tells one state, one latent or one action from another must not drown in what they share. So the bias that
-    all numbers' tokens have in common starts at zero, and their direction w larger than the position c beside it: a
-    token is t * w + c, and the layer norm after it would hide t. Embeddings that a norm follows start small: they turn
-    faster. Latents begin by reading a few tokens each rather than the average of all: their queries are scaled up.
-    Heads start almost flat, the value heads near `initial_value`.
+    - The token of a number t is t * w + c. w starts larger than c, because a layer norm follows and would hide t.
+    - Biases start at zero, so that tokens differ from the start.
+    - Embeddings that a norm follows start small: their direction then changes fast.
+    - The queries of the latents are scaled up, so that each attends to a few tokens, not to the average of all.
+    - Heads start almost uniform. Value heads start near `initial_value`.
     """
     config = model.config
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Models on disk: config.json and model.safetensors, in a folder of their own; nothing in it is ever unpickled."""
+"""Models on disk: a folder with config.json and model.safetensors. Nothing is ever unpickled."""
 
 import dataclasses
 import json
@@ -15,11 +15,11 @@ from pac.model.config import ModelConfig
 from pac.old_names import METADATA_KEYS, rename_keys, rename_weight
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-HEADS = ("q", "v", "behaviour")  # what an objective may need and another leave out, as the model names them
+HEADS = ("q", "v", "behaviour")  # modules that some objectives need and others do not
 
 
 def pretrained_folder(path: str | Path) -> Path:
-    """The folder with the weights: `path`, or of a checkpoint, of a run's last one, of an improvement's promoted."""
+    """Return the folder with the weights of a checkpoint, of a run's last one, or of an improvement's best one."""
     path = Path(path).expanduser()
     inside = ("", "pretrained_model", "checkpoints/last/pretrained_model", "promoted/pretrained_model")
     for folder in (path / place for place in inside):
@@ -32,7 +32,7 @@ def pretrained_folder(path: str | Path) -> Path:
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
-    """What config.json says, with "model" as a ModelConfig."""
+    """Return the content of config.json, with "model" as a ModelConfig."""
     file = pretrained_folder(path) / CONFIG
     try:
         content: dict[str, Any] = json.loads(file.read_text())
@@ -54,9 +54,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False) -> list[str]:
-    """Weights into a model that has them all; heads that the file has and the model lacks are left out.
+    """Load weights into a model. Heads that the model lacks are left out.
 
-    With `new_heads` it may be the other way round too: heads that the file lacks stay as they are, and are returned.
+    With `new_heads` the file may lack heads, too. They keep their weights, and their names are returned.
     """
     file = pretrained_folder(path) / WEIGHTS
     found = read_weights(file)
@@ -65,8 +65,8 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
     extra = [name for name in found if name not in expected and name.partition(".")[0] not in HEADS]
     if extra:
         raise ValueError(
-            f"{file}: expected the weights that {CONFIG} tells of, found {extra[0]!r} beside them. The two are not of "
-            "one model."
+            f"{file}: expected the weights of the model in {CONFIG}, found {extra[0]!r} as well. The two files are not "
+            "of one model."
         )
     fresh = {name.partition(".")[0] for name in expected} & set(HEADS) - has if new_heads else set()
     taken = {name: tensor for name, tensor in expected.items() if name.partition(".")[0] not in fresh}
@@ -79,7 +79,7 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
                 "checkpoint is of another model."
             )
         if not (found[name].is_floating_point() and found[name].isfinite().all()):
-            raise ValueError(f"{file}: expected finite weights, found {name!r} otherwise. The checkpoint is spoiled.")
+            raise ValueError(f"{file}: expected finite weights, found {name!r} otherwise. The checkpoint is damaged.")
     with torch.no_grad():
         for name, tensor in taken.items():
             tensor.copy_(found[name])
@@ -87,7 +87,7 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
 
 
 def save_pretrained(model: nn.Module, path: str | Path, config: ModelConfig, extra: dict[str, Any]) -> None:
-    """`extra` joins the configuration: what a policy needs to know beside the model (pac.policy.PolicyMetadata)."""
+    """Write a model and its configuration. `extra` joins it, such as the metadata of a policy."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     weights: dict[str, Tensor] = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Tokens: what encoders hand to the input cross-attention. They travel with their mask."""
+"""Tokens, which encoders pass to the input cross-attention together with their mask."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Embeddings, one a token."""
+    """Embeddings, one per token."""
 
     embedding: Float[Tensor, "batch token width"]
     mask: Bool[Tensor, "batch token"]
@@ -24,10 +24,9 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class ScalarTokens:
-    """Tokens that differ between rows in one number each: embedding = scalar * direction + offset.
+    """Tokens that each hold one number: embedding = scalar * direction + offset.
 
-    The structure survives as far as `input_attention.py`, which uses it: directions and offsets are the same for the
-    whole batch, so that keys and values need not be projected row by row.
+    The whole batch shares directions and offsets, so `input_attention.py` need not project keys and values per row.
     """
 
     scalar: Float[Tensor, "batch token"]

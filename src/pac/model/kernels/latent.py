@@ -1,14 +1,14 @@
-"""Attention among few tokens as Triton kernels, for GPUs: one program has all of a head, and nothing is read twice.
+"""Attention among few tokens as Triton kernels for GPUs. One program computes a whole head.
 
-Latents are 32, and the tiles of PyTorch's kernels are made for thousands. Here the heads of a row are read from the
-projections as they lie, (batch, token, head * width), and the output and all gradients are written so: no copies
-around it. The backward pass makes the attention anew from queries and keys; nothing else is saved. So a layer reads
-three arrays and writes one, and backward reads four and writes three, each once: 0.12 and 0.21 ms for 2,560 rows of
-XXS, 126 MB an array, at 4.2 TB/s. Queries, keys and values may lie side by side in one array, and then so do their
-gradients: latents that attend to each other are projected, and pulled back, by one product in place of three.
+PyTorch's kernels have tiles for thousands of tokens, and there are 32 latents. These kernels read the heads of a row
+from the projections' layout (batch, token, head * width), and write output and gradients in it: nothing is copied. The
+backward pass computes the attention again from queries and keys, so nothing else is saved. Forward reads three arrays
+and writes one. Backward reads four and writes three. Each goes through memory once: 0.12 and 0.21 ms for 2,560 rows of
+XXS (126 MB per array, 4.2 TB/s). Queries, keys and values may be parts of one array, and so may their gradients: one
+matrix product then replaces three in self-attention.
 
-Tiles are powers of two, and 96, the width of XXS' heads, is not: a head is cut into parts along its width, 3 of 32.
-There are no atomic operations: the same input gives the same bits. Scores are in bits (times log2 e), as exp2 wants.
+Tiles must be powers of two. A head of XXS is 96 wide, so it is cut along its width into 3 parts of 32. There are no
+atomic operations: equal inputs give equal bits. Scores are multiplied by log2 e, since exp2 is fast.
 """
 
 import math
@@ -24,15 +24,15 @@ from torch import Tensor
 LOG2E = tl.constexpr(1.4426950408889634)
 DTYPES = (torch.bfloat16, torch.float32)
 MOST_TOKENS, MOST_WIDTH = 64, 256
-MOST_BYTES = 2**17  # of a head's queries, keys, values and gradient, padded: they are on the chip together
+MOST_BYTES = 2**17  # of a head's padded queries, keys, values and gradient, which share the chip's memory
 
 
 @dataclass(frozen=True)
 class Tiles:
     part: int  # of a head's width: a power of two, 16 at least
-    heads: int  # of a row that a program walks, at most
+    heads: int  # heads of a row that one program computes, at most
     warps: int  # up to 32 tokens; 4 at least for more
-    stages: int  # with 2 or more, and several heads, the next one is loaded meanwhile
+    stages: int  # with 2 or more, the next head is loaded in advance
 
 
 # Forward and backward, by the largest width of a head. Compiled for an H200, none spills registers at 32 tokens.
@@ -50,7 +50,7 @@ FULL = (Tiles(32, 1, 8, 1), Tiles(32, 1, 8, 1))  # float32: its products run on 
 @triton.jit
 @no_type_check
 def _parts(source, at, real, D: tl.constexpr, PART: tl.constexpr):
-    """Tiles of a head, (token, PART) each; `at` is where each token's begins."""
+    """Load the tiles of a head, (token, PART) each. `at` is the first place of each token."""
     parts = ()
     for start in tl.static_range(0, D, PART):
         width = start + tl.arange(0, PART)
@@ -61,7 +61,7 @@ def _parts(source, at, real, D: tl.constexpr, PART: tl.constexpr):
 @triton.jit
 @no_type_check
 def _products(left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr):
-    """Of each token on the left with each on the right."""
+    """Return the product of each token on the left with each on the right."""
     total = tl.zeros([LEFT, RIGHT], tl.float32)
     for i in tl.static_range(len(left)):
         total = tl.dot(left[i], tl.trans(right[i]), total, input_precision=PRECISION)
@@ -71,7 +71,7 @@ def _products(left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: t
 @triton.jit
 @no_type_check
 def _write(target, at, real, weight, parts, D: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr):
-    """Sums of the parts by weights, which are rounded to the type of the parts."""
+    """Write weighted sums of the parts. The weights are rounded to the type of the parts."""
     for i in tl.static_range(len(parts)):
         width = i * PART + tl.arange(0, PART)
         total = tl.dot(weight.to(parts[i].dtype), parts[i], input_precision=PRECISION).to(parts[i].dtype)
@@ -107,7 +107,7 @@ def _attention_backward(
     H: tl.constexpr, Q: tl.constexpr, T: tl.constexpr, D: tl.constexpr, STEP_Q: tl.constexpr, STEP_T: tl.constexpr,
     QUERIES: tl.constexpr, TOKENS: tl.constexpr, PART: tl.constexpr, HEADS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attention is (token, query): of the three sums two are then over its columns, and one needs it turned."""
+    """Compute the attention as (token, query): only one of the three sums needs the transpose."""
     program = tl.program_id(0)
     row, first = (program // (H // HEADS)).to(tl.int64), program % (H // HEADS) * HEADS
     line, token = tl.arange(0, QUERIES), tl.arange(0, TOKENS)
@@ -132,7 +132,7 @@ def _padded(num_tokens: int) -> int:
 
 
 def fits(query: Tensor, key: Tensor, num_heads: int) -> bool:
-    """As (batch, token, head * width); queries that all rows share come with a batch axis of 1."""
+    """Return whether the kernels can take these arrays, which are (batch, token, head * width)."""
     num_queries, num_tokens, width = query.shape[1], key.shape[1], query.shape[2] // num_heads
     num_bytes = 2 * (_padded(num_queries) + _padded(num_tokens)) * width * query.dtype.itemsize
     few = min(num_queries, num_tokens) >= 1 and max(num_queries, num_tokens) <= MOST_TOKENS
@@ -141,8 +141,9 @@ def fits(query: Tensor, key: Tensor, num_heads: int) -> bool:
 
 
 def _launch(kernel: Any, backward: bool, arrays: list[Tensor], num_heads: int) -> None:
-    """Of all arrays the first has the queries' shape, and the second the keys'; each may be a part of a wider one, and
-    their gradients then too.
+    """Run a kernel. The first array has the shape of the queries, the second that of the keys.
+
+    Each may be a part of a wider array, as may its gradient.
     """
     (num_rows, num_queries, width), num_tokens = arrays[0].shape, arrays[1].shape[1]
     width //= num_heads
@@ -153,7 +154,7 @@ def _launch(kernel: Any, backward: bool, arrays: list[Tensor], num_heads: int) -
         *arrays, H=num_heads, Q=num_queries, T=num_tokens, D=width,
         STEP_Q=arrays[0].stride(1), STEP_T=arrays[1].stride(1),
         QUERIES=queries, TOKENS=tokens, PART=tiles.part, HEADS=heads,
-        PRECISION="ieee" if full else "tf32",  # which means nothing to bfloat16
+        PRECISION="ieee" if full else "tf32",  # ignored for bfloat16
         num_warps=tiles.warps if max(queries, tokens) <= 32 else max(4, tiles.warps), num_stages=tiles.stages,
     )  # fmt: skip
 
@@ -241,12 +242,12 @@ def attend_latents(
     value: Float[Tensor, "batch token width"],
     num_heads: int,
 ) -> Float[Tensor, "batch query width"]:
-    """What `perceiver.attend` gives without a mask, of heads that are not yet split, and joined again."""
+    """Return what `attention.attend` gives without a mask. Heads are split and joined here."""
     return _attend(query.expand(len(key), -1, -1), key, value, num_heads)
 
 
 def attend_together(
     packed: Float[Tensor, "batch token three_widths"], num_heads: int
 ) -> Float[Tensor, "batch token width"]:
-    """The same of tokens that attend to each other; their queries, keys and values lie side by side."""
+    """Return self-attention. Queries, keys and values stand side by side in one array."""
     return _attend_together(packed, num_heads)

@@ -1,15 +1,15 @@
-"""`ScalarAttention` of input_attention.py as Triton kernels, for GPUs: scores and weights never reach memory.
+"""`ScalarAttention` of input_attention.py as Triton kernels for GPUs. Scores and weights never reach memory.
 
-Only real tokens are computed: numbers of a mixture differ in count, and padding may be four fifths of a batch. Before
-each kernel the blocks of tokens that hold anything real are listed, whatever the order of the mask; its programs walk
-the list, so that loops have no branches and splits of the work are even.
+Only blocks with real tokens are computed, because up to four fifths of a mixed batch may be padding. Before each
+kernel these blocks are listed, in any order of the mask. The programs follow the list: loops have no branches, and the
+work is split evenly.
 
-    forward    a program has some rows of one head: first the largest score, then the sums; both from the tables
-    prepare    what the backward pass needs once for each row, head and query, and the gradient of Vw
-    backward   a program has one block of tokens of one head and walks its share of the rows, making the attention
-               anew; sums over rows stay in registers, and those of the shares are added by PyTorch
+    forward    a program has some rows of one head; it finds the largest score, then the sums
+    prepare    computes what backward needs once per row, head and query, and the gradient of Vw
+    backward   a program has one block of tokens of one head and a share of the rows; it computes the attention again
+               and keeps sums over rows in registers; PyTorch adds the sums of the shares
 
-There are no atomic operations: the same input gives the same bits. Scores are in bits (times log2 e), as exp2 wants.
+There are no atomic operations: equal inputs give equal bits. Scores are multiplied by log2 e, since exp2 is fast.
 docs/performance.md counts bytes and FLOPs.
 """
 
@@ -30,19 +30,19 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Sizes of the tiles: powers of two, 16 at least."""
+    """Sizes of the tiles: powers of two, at least 16."""
 
-    lines: int  # rows times queries of a forward program; at least one row
+    lines: int  # rows times queries of a forward program, at least one row
     tokens: int
     warps: int
     stages: int
     back_tokens: int
     back_warps: int
     back_stages: int
-    splits: int  # of the rows, backward: so many partial sums are written
+    splits: int  # shares of the rows in the backward pass; each writes its sums
 
 
-# By the width of a head, padded to a power of two. float32 products run on the ordinary cores, from registers.
+# By the width of a head, padded to a power of two. FULL is for float32, whose products run on the ordinary cores.
 BLOCKS = {
     64: BlockSizes(128, 64, 8, 2, 64, 4, 2, 16),
     128: BlockSizes(64, 64, 4, 2, 64, 4, 1, 16),
@@ -54,7 +54,7 @@ FULL = BlockSizes(32, 16, 4, 1, 16, 8, 1, 16)
 @triton.jit
 @no_type_check
 def _scores(scale, scalar, a, offset_score, row, query, token, num_rows, num_tokens, Q: tl.constexpr):
-    """s, t and scores as (row, query, token)."""
+    """Return s, t and the scores as (row, query, token)."""
     at = row.to(tl.int64)[:, None] * num_tokens + token[None]
     real = (row < num_rows)[:, None] & (token < num_tokens)[None]
     s = tl.load(scale + at, mask=real, other=0.0)[:, None]
@@ -87,7 +87,7 @@ def _forward(
         tops = tl.maximum(tops, score)
     top = tl.max(tops, 2)
 
-    # Sums of tokens are kept apart by their place in the block: adding them up once, at the end, is cheaper.
+    # Sums are kept for each place in the block. Adding them up once, at the end, is cheaper.
     mass = tl.zeros([ROWS, QUERIES, TOKENS], tl.float32)
     drifts = tl.zeros([ROWS, QUERIES, TOKENS], tl.float32)
     total = tl.zeros([ROWS * QUERIES, WIDTH], tl.float32)
@@ -128,7 +128,7 @@ def _prepare(
     grad_output, grad_mass, output, drift, direction_value, drift_pull, mean_pull, grad_direction,
     num_lines, H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
-    """A line is a row and a query; see `ScalarBackward` in input_attention.py for the two pulls."""
+    """Compute the two pulls of `ScalarBackward` in input_attention.py. A line is a row and a query."""
     chunk, head = tl.program_id(0), tl.program_id(1)
     line, width = chunk * LINES + tl.arange(0, LINES), tl.arange(0, WIDTH)
     real_line, real_width = line < num_lines, width < D
@@ -155,7 +155,7 @@ def _backward(
     QUERIES: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, SPLITS: tl.constexpr,
     PRECISION: tl.constexpr, WITH_SCALAR: tl.constexpr,
 ):  # fmt: skip
-    """Tiles are (token, query): what is added to them over the rows never leaves its thread."""
+    """Compute the gradients. Tiles are (token, query), so each thread adds up its own entries over the rows."""
     split, head, block, num_tokens = tl.program_id(0), tl.program_id(1), tl.program_id(2), num_steps * STEP
     token, query, width = block * TOKENS + tl.arange(0, TOKENS), tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     real_token, real_query, real_width = token < num_tokens, query < Q, width < D
@@ -167,7 +167,7 @@ def _backward(
     b = tl.load(offset_score + pair, mask=real_pair, other=0.0)
     at_value = head * num_tokens * D + token[:, None] * D + width[None]
     value = tl.load(offset_value + at_value, mask=real_value, other=0.0)
-    # Adds nothing, but b is now where products are, and so is all that is made of b: threads need not exchange it.
+    # Adds zero. It puts b into the layout of products, so threads need not exchange what is computed from b.
     nothing = tl.zeros([TOKENS, 16], value.dtype), tl.zeros([16, QUERIES], value.dtype)
     b = tl.dot(nothing[0], nothing[1], b, input_precision=PRECISION)
     at_output = (query[:, None] * H + head) * D + width[None]
@@ -206,27 +206,27 @@ def _backward(
 
 
 def busy_blocks(scale: Float[Tensor, "batch token"], rows: int, tokens: int) -> Bool[Tensor, "row_group token_block"]:
-    """Where a block of so many rows and tokens holds any real one."""
+    """Return whether each block of `rows` rows and `tokens` tokens has a real token."""
     padded = F.pad(scale > 0, (0, -scale.shape[1] % tokens, 0, -scale.shape[0] % rows))
     return padded.unflatten(1, (-1, tokens)).any(-1).unflatten(0, (-1, rows)).any(1)
 
 
 def listed(busy: Bool[Tensor, "list place"]) -> tuple[Int32[Tensor, "list place"], Int32[Tensor, " list"]]:
-    """The places of the true entries, in order and before all else, and how many they are."""
+    """Return the places of the true entries first, in order, and their number."""
     place = torch.arange(busy.shape[1], dtype=torch.int32, device=busy.device)
     order = torch.where(busy, place, busy.shape[1]).sort(-1).values.contiguous()
     return order, busy.sum(-1, dtype=torch.int32)
 
 
 def _sizes(offset_value: Tensor, num_queries: int) -> tuple[BlockSizes, dict[str, Any]]:
-    """Tiles and constants that the kernels share."""
+    """Return the tiles, and the constants that the kernels share."""
     num_heads, num_tokens, width = offset_value.shape
     padded, full = max(16, triton.next_power_of_2(width)), offset_value.dtype == torch.float32
     blocks = FULL if full else BLOCKS[min(max(padded, min(BLOCKS)), max(BLOCKS))]
     shared = {"H": num_heads, "Q": num_queries, "D": width, "WIDTH": padded}
     shared["QUERIES"] = max(16, triton.next_power_of_2(num_queries))
-    shared["STEP"] = math.gcd(num_tokens, 16)  # rows start at multiples of it: the compiler may load so many at once
-    shared["PRECISION"] = "ieee" if full else "tf32"  # which means nothing to bfloat16
+    shared["STEP"] = math.gcd(num_tokens, 16)  # rows start at its multiples: loads may be this wide
+    shared["PRECISION"] = "ieee" if full else "tf32"  # ignored for bfloat16
     return blocks, shared
 
 
@@ -255,7 +255,7 @@ def _attend(
 
 
 def _outputs(scale: Tensor, direction_score: Tensor, offset_value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What was read as (batch, query, head, width), which is how it is used; log mass and drift by head."""
+    """Return empty outputs: the result as (batch, query, head, width), log mass and drift by head."""
     (num_heads, num_queries), num_rows = direction_score.shape, scale.shape[0]
     output = offset_value.new_empty(num_rows, num_queries, num_heads, offset_value.shape[2])
     log_mass, drift = (scale.new_empty(num_heads, num_rows, num_queries) for _ in range(2))
@@ -295,7 +295,7 @@ def _gradients(
     )  # fmt: skip
 
     busy = busy_blocks(scale, 1, blocks.back_tokens).T
-    grad_scale = scale.new_empty(num_heads, num_rows, num_tokens)  # the kernel fills in no block without real tokens
+    grad_scale = scale.new_empty(num_heads, num_rows, num_tokens)  # blocks without real tokens stay unset
     grad_scalar = torch.empty_like(grad_scale) if with_scalar else grad_scale
     grad_a = scale.new_empty(splits, num_heads, len(busy), num_queries)
     grad_b = scale.new_empty(splits, num_heads, num_queries, num_tokens)
@@ -352,6 +352,6 @@ def attend_scalars(
     direction_value: Float[Tensor, "head width"],
     offset_value: Float[Tensor, "head token width"],
 ) -> tuple[Float[Tensor, "head batch query width"], Float[Tensor, "head batch query"]]:
-    """What `ScalarAttention.apply` gives."""
+    """Return what `ScalarAttention.apply` gives."""
     output, log_mass, _ = _attend(scale, scalar, direction_score, offset_score, direction_value, offset_value)
     return output.permute(2, 0, 1, 3), log_mass

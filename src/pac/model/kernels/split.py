@@ -1,7 +1,7 @@
-"""A linear map in nearly float32 of what is bfloat16 already, by products of bfloat16, at which GPUs are far faster.
+"""A linear map of bfloat16 inputs in nearly float32, by bfloat16 products, which are far faster on GPUs.
 
-A weight is its rounding and the rounding of what that lost, 16 bits of it in all; both are multiplied in one product,
-whose sums are float32. Gradients are rounded to bfloat16 once, as everywhere else in the model.
+A weight is split into its rounding and the rounding of the remainder, 16 bits in all. One product multiplies both and
+sums in float32. Gradients are rounded to bfloat16 once, as everywhere else in the model.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-ALIGNED = 8  # numbers in a row of a product: GPUs want a multiple
+ALIGNED = 8  # GPUs multiply fast if rows have a multiple of this length
 
 
 def split_bf16_matmul(
     x: Float[Tensor, "batch query width"], weight: Float[Tensor, "out width"]
 ) -> Float[Tensor, "batch query out"]:
-    """`x` is bfloat16 on a GPU; the weight, and the result, float32."""
+    """Return x @ weight.T. `x` is bfloat16 on a GPU. Weight and result are float32."""
     return _product(x.flatten(0, 1), weight).unflatten(0, x.shape[:2])
 
 
