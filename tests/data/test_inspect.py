@@ -1,4 +1,4 @@
-"""`pac inspect` tells what is there and what looks wrong."""
+"""`pac inspect` describes a dataset and warns of likely mistakes."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ def warned(path: Path, *words: str) -> bool:
     return any(all(word in warning for word in words) for warning in describe_dataset(path)["warnings"])
 
 
-def test_the_report_counts_what_is_there(make_episode: Any, make_dataset: Any, capsys: Any) -> None:
+def test_report_counts_episodes_steps_and_success(make_episode: Any, make_dataset: Any, capsys: Any) -> None:
     episodes = [
         make_episode(i, 3 + i, cameras=["front"], instruction=["a", "b"][i % 2], success=[True, False, None][i % 3])
         for i in range(6)
@@ -44,14 +44,14 @@ def test_the_report_counts_what_is_there(make_episode: Any, make_dataset: Any, c
     assert report["verified"] is True
 
 
-def test_a_sound_dataset_has_no_warnings(make_episode: Any, make_dataset: Any) -> None:
+def test_good_dataset_has_no_warnings(make_episode: Any, make_dataset: Any) -> None:
     episodes = [make_episode(i, 60 + i, instruction="walker.walk") for i in range(3)]
     for episode in episodes:
         episode.action[0] = -1
     assert describe_dataset(make_dataset("d", episodes, control_rate=20.0))["warnings"] == []
 
 
-def test_whatever_looks_wrong_is_named(make_episode: Any, make_dataset: Any) -> None:
+def test_likely_mistakes_give_warnings(make_episode: Any, make_dataset: Any) -> None:
     odd = [make_episode(i, 4, cameras=["dark"], terminated=True, truncated=False, success=i == 0) for i in range(2)]
     for episode in odd:
         episode.observation[STATE][:, 2] = 0.3 + 1e-6 * np.arange(5)
@@ -78,7 +78,7 @@ def test_whatever_looks_wrong_is_named(make_episode: Any, make_dataset: Any) -> 
     assert warned(path, "longer than 50 tokens")
 
 
-def test_damage_and_emptiness(make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any) -> None:
+def test_damaged_and_empty_datasets(make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any) -> None:
     path = make_dataset("d", [make_episode(0, 4)])
     file = path / "action.npy"
     content = bytearray(file.read_bytes())
@@ -92,7 +92,7 @@ def test_damage_and_emptiness(make_episode: Any, make_dataset: Any, tmp_path: Pa
     assert run(str(tmp_path / "empty")) == 0
 
 
-def test_the_page_stands_alone(make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any) -> None:
+def test_html_page_needs_no_other_file(make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any) -> None:
     path = make_dataset("d", [make_episode(i, 4, cameras=["front"], instruction="<script>") for i in range(3)])
     assert run(str(path), "--html", str(tmp_path / "page.html")) == 0
     page = (tmp_path / "page.html").read_text()
@@ -103,9 +103,9 @@ def test_the_page_stands_alone(make_episode: Any, make_dataset: Any, tmp_path: P
     assert len(re.findall('data:image/png;base64,[^"]+', page)) == 6
 
 
-def test_png_holds_the_picture() -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
-    data = base64.b64decode(base64.b64encode(png(picture)))
+def test_png_round_trip() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    data = base64.b64decode(base64.b64encode(png(image)))
     start = data.index(b"IDAT") + 4
     rows = np.frombuffer(zlib.decompress(data[start:-16]), np.uint8).reshape(3, 13)
-    np.testing.assert_array_equal(rows[:, 1:].reshape(3, 4, 3), picture)
+    np.testing.assert_array_equal(rows[:, 1:].reshape(3, 4, 3), image)

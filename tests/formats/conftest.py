@@ -1,4 +1,4 @@
-"""Puts `foreign.py`, the writers of foreign formats that these tests share, on the path."""
+"""Adds this folder to the path, for `foreign.py` with the writers of foreign formats."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""Episodes with tricky ends, and writers that put them into each foreign format: by the format's own library where
-there is one (Minari, h5py, numpy, torch, pyarrow), or else by its published layout. Nothing here uses the readers under
-test.
+"""Episodes with every kind of end, and a writer for each foreign format.
+
+Writers use the format's own library where there is one (Minari, h5py, numpy, torch, pyarrow), else its published
+layout. Nothing here uses the readers under test.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ def make_episode(
     success: bool | None = None,
     seed: int | None = None,
 ) -> Episode:
-    """One episode; `sparse` rewards are 0, and 1 at a successful end."""
+    """Return a random episode. `sparse` rewards are 0, and 1 at a successful end."""
     terminated, truncated = ENDS[end]
     observation = {STATE: rng.normal(0, 10, (steps + 1, state)).astype(np.float32)}
     for camera in cameras:
@@ -65,7 +66,7 @@ def make_episode(
 
 
 def tricky(cameras: tuple[str, ...] = (), **given: Any) -> list[Episode]:
-    """Terminal, time limit, both, a single step, several tasks."""
+    """Return episodes with all ends (terminal, time limit, both), with a single step, and of several tasks."""
     rng = np.random.default_rng(0)
     plan = [(5, "terminal"), (4, "limit"), (3, "both"), (1, "terminal"), (1, "limit"), (2, "terminal")]
     return [
@@ -82,7 +83,7 @@ def episode_sets(
     sparse: bool = False,
     equal: bool = False,
 ) -> list[Episode]:
-    """A few short episodes with the same features."""
+    """Draw a few short episodes with the same features."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     names = draw(st.sampled_from([(), ("wrist",), ("left", "right")])) if cameras else ()
     shape = {"state": draw(st.integers(1, 4)), "actions": draw(st.integers(1, 3)), "cameras": names}
@@ -105,14 +106,14 @@ def change(episodes: list[Episode], **fields: Any) -> list[Episode]:
 
 
 def without_last(episodes: list[Episode]) -> list[Episode]:
-    """The same, without the observation after the last action."""
+    """Return the episodes without the observation after the last action."""
     return [
         dataclasses.replace(e, observation={k: v[: len(e.action)] for k, v in e.observation.items()}) for e in episodes
     ]
 
 
 def assert_same(found: list[Episode], expected: list[Episode], *, source: str | None = None) -> None:
-    """Equal field by field, bit by bit."""
+    """Compare all fields of all episodes exactly."""
     assert len(found) == len(expected)
     for index, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert list(a.observation) == list(b.observation), index
@@ -248,7 +249,7 @@ def write_ogbench(path: Path, episodes: list[Episode], *, masks: bool = False, r
 
 
 def crc32c(content: bytes) -> int:
-    """Bit by bit, straight from the polynomial."""
+    """Compute CRC-32C bit by bit from its polynomial."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc ^= byte
@@ -303,7 +304,7 @@ def png(frame: np.ndarray) -> bytes:
 def write_rlds(
     folder: Path, episodes: list[Episode], *, last_step: str, shards: int = 1, terminal: bool = True
 ) -> Path:
-    """`last_step` "observation": RLDS's own convention; "transition": Open X-Embodiment's."""
+    """Write RLDS. `last_step` is "observation" by RLDS's convention, "transition" by Open X-Embodiment's."""
     place = folder / "synthetic" / "1.0.0"
     place.mkdir(parents=True)
     files = [place / f"synthetic-train.tfrecord-{i:05d}-of-{shards:05d}" for i in range(shards)]
@@ -402,10 +403,10 @@ def write_tdmpc2(path: Path, episodes: list[Episode], task: list[int], *, reduce
 # --- LeRobot, by its published layout
 
 
-def lerobot_features(episode: Episode, pictures: str, flags: tuple[str, ...]) -> dict[str, Any]:
+def lerobot_features(episode: Episode, images: str, flags: tuple[str, ...]) -> dict[str, Any]:
     table = {}
     for name, values in episode.observation.items():
-        dtype = pictures if name.startswith(IMAGES) else "float32"
+        dtype = images if name.startswith(IMAGES) else "float32"
         table[name] = {"dtype": dtype, "shape": list(values.shape[1:]), "names": None}
     table["action"] = {"dtype": "float32", "shape": [episode.action.shape[1]], "names": None}
     table["next.reward"] = {"dtype": "float32", "shape": [1], "names": None}
@@ -417,7 +418,7 @@ def lerobot_features(episode: Episode, pictures: str, flags: tuple[str, ...]) ->
     }
 
 
-def lerobot_table(episode: Episode, index: int, task: int, pictures: str, flags: tuple[str, ...], fps: int) -> pa.Table:
+def lerobot_table(episode: Episode, index: int, task: int, images: str, flags: tuple[str, ...], fps: int) -> pa.Table:
     steps = len(episode.action)
     last = np.arange(steps) == steps - 1
     values = {
@@ -430,7 +431,7 @@ def lerobot_table(episode: Episode, index: int, task: int, pictures: str, flags:
     for name, array in episode.observation.items():
         if not name.startswith(IMAGES):
             columns[name] = pa.array(array[:steps].tolist(), pa.list_(pa.float32()))
-        elif pictures == "image":
+        elif images == "image":
             columns[name] = pa.array([{"bytes": png(frame), "path": None} for frame in array[:steps]])
     columns["action"] = pa.array(episode.action.tolist(), pa.list_(pa.float32(), episode.action.shape[1]))
     columns["next.reward"] = pa.array(episode.reward)
@@ -447,7 +448,7 @@ def write_lerobot(
     episodes: list[Episode],
     *,
     version: str,
-    pictures: str = "image",
+    images: str = "image",
     flags: tuple[str, ...] = ("next.done", "next.terminated", "next.truncated"),
     fps: int = 10,
     files: int = 2,
@@ -461,11 +462,11 @@ def write_lerobot(
         "total_episodes": len(episodes),
         "chunks_size": 1000,
         "splits": {"train": f"0:{len(episodes)}", "first": "0:1"},
-        "features": lerobot_features(episodes[0], pictures, flags),
+        "features": lerobot_features(episodes[0], images, flags),
     }
     (folder / "meta" / "info.json").write_text(json.dumps(info))
     tables = [
-        lerobot_table(episode, i, tasks.index(episode.instruction), pictures, flags, fps)
+        lerobot_table(episode, i, tasks.index(episode.instruction), images, flags, fps)
         for i, episode in enumerate(episodes)
     ]
     rows = [
@@ -488,7 +489,7 @@ def write_lerobot(
                 for i in indices:
                     writer.write_table(tables[i])
         (folder / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
-        if pictures == "video":
+        if images == "video":
             start = 0.0
             for row in rows:
                 for name in (key for key in episodes[0].observation if key.startswith(IMAGES)):
@@ -503,7 +504,7 @@ def write_lerobot(
 
 
 def write_videos(path: Path, episodes: list[Episode], version: str, fps: int = 10) -> None:
-    """The cameras of a LeRobot dataset as videos: a file an episode (v2.1), or all in one (v3.0)."""
+    """Write the cameras of a LeRobot dataset as videos: one file per episode (v2.1), or one for all (v3.0)."""
     import av
 
     for key in (name for name in episodes[0].observation if name.startswith(IMAGES)):
@@ -512,12 +513,12 @@ def write_videos(path: Path, episodes: list[Episode], version: str, fps: int = 1
             videos = {path / "videos/chunk-000" / key / f"episode_{i:06d}.mp4": part for i, part in enumerate(frames)}
         else:
             videos = {path / "videos" / key / "chunk-000/file-000.mp4": np.concatenate(frames)}
-        for file, pictures in videos.items():
+        for file, images in videos.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             with av.open(str(file), "w") as container:
                 stream = container.add_stream("mpeg4", rate=fps)
-                stream.height, stream.width = pictures.shape[1:3]
+                stream.height, stream.width = images.shape[1:3]
                 stream.pix_fmt, stream.bit_rate = "yuv420p", 4_000_000
-                for picture in pictures:
-                    container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+                for image in images:
+                    container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
                 container.mux(stream.encode())

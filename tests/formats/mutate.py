@@ -1,4 +1,4 @@
-"""Damaged copies of a dataset: one file of it, with a few bytes changed, cut out, doubled or lost."""
+"""Read damaged copies of datasets: one file has a few bytes changed, removed, doubled or lost."""
 
 import io
 import resource
@@ -16,7 +16,7 @@ from pac.formats import detect_format, open_source
 
 
 def damage(content: bytes, rng: np.random.Generator) -> bytes:
-    """`content` with one to three mutations."""
+    """Return `content` with one to three mutations."""
     for _ in range(rng.integers(1, 4)):
         if not content:
             break
@@ -43,7 +43,7 @@ def damage(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 def damage_inside(content: bytes, rng: np.random.Generator) -> bytes:
-    """The same behind the checksums, which are made anew: a member of a zip archive, or the payload of a TFRecord."""
+    """Damage a member of a zip archive or the payload of a TFRecord, and compute its checksum anew."""
     if content[:2] == b"PK":
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = {entry: archive.read(entry) for entry in archive.infolist()}
@@ -58,7 +58,7 @@ def damage_inside(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 def damaged_copy(source: Path, place: Path, rng: np.random.Generator) -> Path:
-    """A copy of a file or folder at `place` with one of its files damaged."""
+    """Copy a file or folder to `place` and damage one of its files."""
     copy = place / source.name
     if source.is_file():
         shutil.copy(source, copy)
@@ -73,9 +73,9 @@ def damaged_copy(source: Path, place: Path, rng: np.random.Generator) -> Path:
 
 
 def main(folder: Path, count: int) -> None:
-    """Read `count` damaged copies of every source in `folder`; anything but a ValueError ends this process.
+    """Read `count` damaged copies of every source in `folder`. Any error but a ValueError ends this process.
 
-    A process of its own, so that a crash of a library and a hang are seen as well.
+    It is a process of its own, so that a test also sees a crash of a library and a hang.
     """
     resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # a wild allocation fails instead of hurting others
     for number, place in enumerate(sorted(folder.iterdir())):

@@ -1,4 +1,4 @@
-"""What is wrong with a source is said: expected, found, in which file and key, and what to do."""
+"""Errors about a source have four parts: expected, found, file and key, and the next step."""
 
 import json
 import os
@@ -25,8 +25,8 @@ from pac.formats.tensorfile import read_tensors
 from pac.types import Episode
 
 
-def broken(path: Path, *words: str, **options: Any) -> None:
-    """Reading raises a ValueError that has the four parts and all of `words`."""
+def assert_error(path: Path, *words: str, **options: Any) -> None:
+    """Check that reading raises a ValueError with four parts and all of `words`."""
     with pytest.raises(ValueError, match="expected") as caught:
         list(open_source(path, options=ImportOptions(**options)).episodes)
     message = str(caught.value)
@@ -47,7 +47,7 @@ def replace(file: Any, key: str, values: Any) -> None:
 
 
 def with_value(value: float, key: str) -> list[Episode]:
-    """A NaN or an infinity in one field of the second episode."""
+    """Return episodes with `value` in one field of the second."""
     episodes = tricky()
     target = {"action": episodes[1].action, "reward": episodes[1].reward, "state": episodes[1].observation[STATE]}[key]
     target.flat[2] = value
@@ -69,9 +69,9 @@ WRITERS: dict[str, Callable[[Path, list[Episode]], Path]] = {
 @pytest.mark.parametrize("format", sorted(WRITERS))
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("key", ["action", "reward", "state"])
-def test_values_that_are_not_finite(tmp_path: Path, format: str, value: float, key: str) -> None:
+def test_nan_and_infinity_are_refused(tmp_path: Path, format: str, value: float, key: str) -> None:
     path = WRITERS[format](tmp_path, with_value(value, key))
-    broken(path, "finite number", f"found {value}", "step", "key '", str(path))
+    assert_error(path, "finite number", f"found {value}", "step", "key '", str(path))
 
 
 @pytest.mark.parametrize("format", sorted(WRITERS))
@@ -86,7 +86,7 @@ def test_truncated_files(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["set.hdf5", "maze.npz", "chunk_0.pt", "x.tfrecord-00000-of-00001"])
-def test_wrong_magic(tmp_path: Path, name: str) -> None:
+def test_file_of_another_format(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"this is a text file, not a dataset, and long enough for any header")
     format = {"set.hdf5": "d4rl", "maze.npz": "ogbench", "chunk_0.pt": "tdmpc2"}.get(name, "rlds")
@@ -96,86 +96,90 @@ def test_wrong_magic(tmp_path: Path, name: str) -> None:
         list(open_source(path, "auto").episodes)
 
 
-def test_unknown_and_empty_sources(tmp_path: Path) -> None:
-    broken(tmp_path / "nowhere", "nothing there", "nowhere")
+def test_missing_path_empty_folder_and_unknown_format(tmp_path: Path) -> None:
+    assert_error(tmp_path / "nowhere", "nothing there", "nowhere")
     (tmp_path / "empty").mkdir()
-    broken(tmp_path / "empty", "none of them", "--format")
+    assert_error(tmp_path / "empty", "none of them", "--format")
     with pytest.raises(ValueError, match="Did you mean 'minari'"):
         open_source(tmp_path, "minary")
 
 
 def test_missing_keys(tmp_path: Path) -> None:
     path = foreign.write_d4rl(tmp_path / "a.hdf5", tricky())
-    broken(edit_hdf5(path, lambda file: file.__delitem__("actions")), str(path), "none of them")
+    assert_error(edit_hdf5(path, lambda file: file.__delitem__("actions")), str(path), "none of them")
     with pytest.raises(ValueError, match=r"a\.hdf5.*expected key 'actions', found keys .*observations"):
         open_source(path, "d4rl")
     path = foreign.write_robomimic(tmp_path / "b.hdf5", tricky(sparse=True))
-    broken(edit_hdf5(path, lambda file: file.__delitem__("data/demo_2/rewards")), "b.hdf5", "demo_2", "key 'rewards'")
+    assert_error(
+        edit_hdf5(path, lambda file: file.__delitem__("data/demo_2/rewards")), "b.hdf5", "demo_2", "key 'rewards'"
+    )
     path = foreign.write_minari(tmp_path / "c", tricky(), "hdf5")
     edit_hdf5(path / "data/main_data.hdf5", lambda file: file.__delitem__("episode_1/truncations"))
-    broken(path, "main_data.hdf5", "episode_1", "key 'truncations'")
+    assert_error(path, "main_data.hdf5", "episode_1", "key 'truncations'")
     path = foreign.write_lerobot(tmp_path / "d", tricky(), version="v3.0")
     file = path / "data/chunk-000/file-000.parquet"
     pq.write_table(pq.read_table(file).drop_columns("action"), file)
-    broken(path, "file-000.parquet", "key 'action'")
+    assert_error(path, "file-000.parquet", "key 'action'")
     path = foreign.write_ogbench(tmp_path / "e.npz", tricky())
-    broken(path, "e.npz", "key 'velocity'", keys={"action": ("velocity",)})
+    assert_error(path, "e.npz", "key 'velocity'", keys={"action": ("velocity",)})
     path = foreign.save_tensordict(tmp_path / "f.pt", {"obs": torch.zeros(1, 2, 3)})
-    broken(path, "f.pt", "key 'action'", "found keys obs")
+    assert_error(path, "f.pt", "key 'action'", "found keys obs")
 
 
 def test_wrong_dtypes(tmp_path: Path) -> None:
     path = foreign.write_d4rl(tmp_path / "a.hdf5", tricky())
     rows = sum(len(e.action) for e in tricky())
-    broken(edit_hdf5(path, lambda file: replace(file, "actions", np.array([b"x"] * rows))), "a.hdf5", "numbers", "|S1")
+    assert_error(
+        edit_hdf5(path, lambda file: replace(file, "actions", np.array([b"x"] * rows))), "a.hdf5", "numbers", "|S1"
+    )
     path = foreign.write_d4rl(tmp_path / "b.hdf5", tricky())
-    broken(
+    assert_error(
         edit_hdf5(path, lambda file: replace(file, "terminals", np.full(rows, 7))), "key 'terminals'", "flags 0 or 1"
     )
     path = foreign.write_minari(tmp_path / "c", tricky(), "hdf5")
     text = np.array([b"?"] * 6)
     edit_hdf5(path / "data/main_data.hdf5", lambda file: replace(file, "episode_0/observations", text))
-    broken(path, "episode_0", "numbers")
+    assert_error(path, "episode_0", "numbers")
     path = tmp_path / "d.npz"
     np.savez(path, observations=np.array([{}], object), actions=np.zeros((1, 1)), terminals=np.ones(1))
-    broken(path, "d.npz", "key 'observations'", "object")
+    assert_error(path, "d.npz", "key 'observations'", "object")
     tensors = {name: torch.zeros(1, 2, 3) for name in ("obs", "action", "reward", "task")}
-    broken(foreign.save_tensordict(tmp_path / "e.pt", tensors), "e.pt", "key 'task'", "integers")
+    assert_error(foreign.save_tensordict(tmp_path / "e.pt", tensors), "e.pt", "key 'task'", "integers")
 
 
 def test_ragged_lengths(tmp_path: Path) -> None:
     path = foreign.write_d4rl(tmp_path / "a.hdf5", tricky())
-    broken(edit_hdf5(path, lambda file: replace(file, "rewards", np.zeros(3))), "a.hdf5", "'reward'", "3")
+    assert_error(edit_hdf5(path, lambda file: replace(file, "rewards", np.zeros(3))), "a.hdf5", "'reward'", "3")
     path = foreign.write_robomimic(tmp_path / "b.hdf5", tricky(sparse=True))
     edit = lambda file: replace(file, "data/demo_0/obs/observation.state", np.zeros((9, 3), np.float32))  # noqa: E731
-    broken(edit_hdf5(path, edit), "b.hdf5", "demo_0", "observation.state", "5 or 6 rows", "found 10")
+    assert_error(edit_hdf5(path, edit), "b.hdf5", "demo_0", "observation.state", "5 or 6 rows", "found 10")
     path = foreign.write_minari(tmp_path / "c", tricky(), "hdf5")
     edit_hdf5(path / "data/main_data.hdf5", lambda file: replace(file, "episode_1/rewards", np.zeros(2)))
-    broken(path, "episode_1", "reward", "found 2")
+    assert_error(path, "episode_1", "reward", "found 2")
     path = tmp_path / "d.npz"
     np.savez(path, observations=np.zeros((5, 2)), actions=np.zeros((4, 1)), terminals=np.zeros(5))
-    broken(path, "d.npz", "'actions'", "5 rows", "found 4")
+    assert_error(path, "d.npz", "'actions'", "5 rows", "found 4")
     path = foreign.write_lerobot(tmp_path / "e", tricky(), version="v2.1")
     file = path / "data/chunk-000/episode_000000.parquet"
     pq.write_table(pq.read_table(file).slice(1), file)
-    broken(path, "episode_000000.parquet", "5 rows", "found 4")
+    assert_error(path, "episode_000000.parquet", "5 rows", "found 4")
     table = pq.read_table(file).set_column(0, STATE, pa.array([[1.0, 2.0, 3.0]] * 3 + [[1.0]], pa.list_(pa.float32())))
     pq.write_table(pa.concat_tables([table.slice(0, 1), table]), file)
-    broken(path, "episode_000000.parquet", STATE, "every frame")
+    assert_error(path, "episode_000000.parquet", STATE, "every frame")
 
 
 def test_missing_files(tmp_path: Path) -> None:
     path = foreign.write_lerobot(tmp_path / "a", tricky(), version="v3.0")
     (path / "data/chunk-000/file-001.parquet").unlink()
-    broken(path, "none of episodes [3, 4, 5]", "parquet")
+    assert_error(path, "none of episodes [3, 4, 5]", "parquet")
     path = foreign.write_rlds(tmp_path / "b", tricky(), last_step="observation", shards=3)
     (path / "1.0.0/synthetic-train.tfrecord-00001-of-00003").unlink()
-    broken(path, "3 shards", "found 2")
+    assert_error(path, "3 shards", "found 2")
     path = foreign.write_minari(tmp_path / "c", tricky(), "arrow")
     (path / "data/4/part-0.arrow").unlink()
-    broken(path, "part-0.arrow", "no such file")
-    path = foreign.write_lerobot(tmp_path / "d", tricky(("top",)), version="v3.0", pictures="video")
-    broken(path, "file-000.mp4", "a video")
+    assert_error(path, "part-0.arrow", "no such file")
+    path = foreign.write_lerobot(tmp_path / "d", tricky(("top",)), version="v3.0", images="video")
+    assert_error(path, "file-000.mp4", "a video")
 
 
 def test_empty_datasets(tmp_path: Path) -> None:
@@ -184,50 +188,50 @@ def test_empty_datasets(tmp_path: Path) -> None:
             file[name] = np.zeros((0, 2), np.float32)
         for name in ("rewards", "terminals", "timeouts"):
             file[name] = np.zeros(0, np.float32)
-    broken(tmp_path / "a.hdf5", "a.hdf5", "at least one row")
+    assert_error(tmp_path / "a.hdf5", "a.hdf5", "at least one row")
     np.savez(tmp_path / "b.npz", observations=np.zeros((0, 2)), actions=np.zeros((0, 2)), terminals=np.zeros(0))
-    broken(tmp_path / "b.npz", "b.npz", "at least one transition")
+    assert_error(tmp_path / "b.npz", "b.npz", "at least one transition")
     path = foreign.write_rlds(tmp_path / "c", tricky(), last_step="observation")
     (path / "1.0.0/synthetic-train.tfrecord-00000-of-00001").write_bytes(b"")
-    broken(path, "at least one episode")
+    assert_error(path, "at least one episode")
     path = foreign.write_lerobot(tmp_path / "d", tricky(), version="v2.1")
     (path / "meta/episodes.jsonl").write_text("")
-    broken(path, "at least one episode", "meta")
+    assert_error(path, "at least one episode", "meta")
     path = foreign.write_minari(tmp_path / "e", tricky(), "hdf5")
     metadata = json.loads((path / "data/metadata.json").read_text()) | {"total_episodes": 0}
     (path / "data/metadata.json").write_text(json.dumps(metadata))
-    broken(path, "total_episodes", "at least 1")
+    assert_error(path, "total_episodes", "at least 1")
 
 
 def test_cameras_that_differ_between_episodes(tmp_path: Path) -> None:
     episodes = tricky(("top",), sparse=True)
     path = foreign.write_robomimic(tmp_path / "a.hdf5", episodes)
-    broken(edit_hdf5(path, lambda file: file.__delitem__("data/demo_3/obs/top")), "demo_3", "key 'top'")
+    assert_error(edit_hdf5(path, lambda file: file.__delitem__("data/demo_3/obs/top")), "demo_3", "key 'top'")
     episodes[2] = foreign.make_episode(np.random.default_rng(0), steps=2, cameras=("top",), size=(8, 8), sparse=True)
     path = foreign.write_robomimic(tmp_path / "b.hdf5", episodes)
-    broken(path, "features of the first episode", "(8, 8, 3)", "(4, 6, 3)")
+    assert_error(path, "features of the first episode", "(8, 8, 3)", "(4, 6, 3)")
     path = foreign.write_robomimic(tmp_path / "c.hdf5", tricky(("top",), sparse=True))
-    broken(path, "images", "Did you mean 'top'", keys={"observation.images.front": ("topp",)})
-    broken(path, "--keys", "one key for a camera", keys={"observation.images.front": ("top", "top")})
-    broken(path, "--keys camera", "observation.images.<camera>", keys={"camera": ("top",)})
+    assert_error(path, "images", "Did you mean 'top'", keys={"observation.images.front": ("topp",)})
+    assert_error(path, "--keys", "one key for a camera", keys={"observation.images.front": ("top", "top")})
+    assert_error(path, "--keys camera", "observation.images.<camera>", keys={"camera": ("top",)})
 
 
-def test_d4rl_without_a_sign_of_time_limits(tmp_path: Path) -> None:
+def test_d4rl_without_time_limits_is_refused(tmp_path: Path) -> None:
     path = foreign.write_d4rl(tmp_path / "v0.hdf5", tricky(), timeouts=False, next_observations=False)
-    broken(path, "v0.hdf5", "timeouts", "--max-episode-steps")
+    assert_error(path, "v0.hdf5", "timeouts", "--max-episode-steps")
 
 
 def test_flags_in_the_middle_of_an_episode(tmp_path: Path) -> None:
     path = foreign.write_minari(tmp_path, tricky(), "hdf5")
     flags = np.array([False, True, False, False, True])
     edit_hdf5(path / "data/main_data.hdf5", lambda file: replace(file, "episode_0/terminations", flags))
-    broken(path, "episode_0", "'terminations'", "last step only")
+    assert_error(path, "episode_0", "'terminations'", "last step only")
 
 
-def test_hdf5_may_not_point_at_other_files(tmp_path: Path) -> None:
+def test_hdf5_links_to_other_files_are_refused(tmp_path: Path) -> None:
     other = foreign.write_d4rl(tmp_path / "other.hdf5", tricky())
     path = foreign.write_d4rl(tmp_path / "a.hdf5", tricky())
-    broken(
+    assert_error(
         edit_hdf5(path, lambda file: replace(file, "rewards", h5py.ExternalLink(str(other), "rewards"))), "another file"
     )
     (tmp_path / "secret").write_bytes(bytes(64))
@@ -236,19 +240,19 @@ def test_hdf5_may_not_point_at_other_files(tmp_path: Path) -> None:
         del file["rewards"]
         file.create_dataset("rewards", (16,), "f4", external=[(str(tmp_path / "secret"), 0, 64)])
 
-    broken(edit_hdf5(foreign.write_d4rl(tmp_path / "b.hdf5", tricky()), external), "rewards", "another file")
+    assert_error(edit_hdf5(foreign.write_d4rl(tmp_path / "b.hdf5", tricky()), external), "rewards", "another file")
 
 
-def test_hdf5_may_not_claim_more_than_it_holds(tmp_path: Path) -> None:
+def test_hdf5_with_impossible_size_is_refused(tmp_path: Path) -> None:
     def huge(file: Any) -> None:
         del file["rewards"]
         file.create_dataset("rewards", (10**12,), "f8", chunks=(1024,))
 
-    broken(edit_hdf5(foreign.write_d4rl(tmp_path / "a.hdf5", tricky()), huge), "rewards", "less data")
+    assert_error(edit_hdf5(foreign.write_d4rl(tmp_path / "a.hdf5", tricky()), huge), "rewards", "less data")
 
 
 class Exploit:
-    """Runs a command when it is unpickled the usual way."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -258,12 +262,12 @@ class Exploit:
 
 
 @pytest.mark.parametrize(("protocol", "found"), [(2, "posix.system"), (4, "another instruction")])
-def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int, found: str) -> None:
+def test_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int, found: str) -> None:
     mark = tmp_path / "ran"
     path = tmp_path / "chunk_0.pt"
     fields = {"obs": torch.zeros(1, 2, 3), "task": Exploit(f"touch {mark}")}
     torch.save(fields, path, pickle_protocol=protocol)
-    broken(path, "chunk_0.pt", found, "could run code")
+    assert_error(path, "chunk_0.pt", found, "could run code")
     assert not mark.exists()
     torch.load(path, weights_only=False)
     assert mark.exists(), "the file is a real exploit"
@@ -294,15 +298,15 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_tricks_in_pickles(tmp_path: Path, trick: str) -> None:
-    broken(save_pickle(tmp_path / "a.pt", TRICKS[trick]), "a.pt")
+def test_malformed_pickles_are_refused(tmp_path: Path, trick: str) -> None:
+    assert_error(save_pickle(tmp_path / "a.pt", TRICKS[trick]), "a.pt")
 
 
 @pytest.mark.parametrize(
     ("offset", "size", "stride"),
     [(0, (5,), (1,)), (4, (1,), (1,)), (0, (2, 3), (3, 1)), (-1, (1,), (1,)), (0, (2,), (2**40,)), (0, (0,), (1,))],
 )
-def test_tensors_may_not_reach_outside_their_bytes(tmp_path: Path, offset: int, size: Any, stride: Any) -> None:
+def test_tensors_outside_their_storage_are_refused(tmp_path: Path, offset: int, size: Any, stride: Any) -> None:
     storage = b"(X\x07\x00\x00\x00storage" + FLOAT + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ"
     rest = b"".join(pickle.dumps(value, 2)[2:-1] for value in (offset, size, stride))
     tensor = TENSOR + b"(" + storage + rest + b"\x89}tR"
@@ -314,32 +318,32 @@ def test_tensors_may_not_reach_outside_their_bytes(tmp_path: Path, offset: int, 
     np.testing.assert_array_equal(read_tensors(path)["a"], np.zeros(4, np.float32))
 
 
-def test_tdmpc2_values_and_tasks(tmp_path: Path) -> None:
+def test_tdmpc2_unknown_task_and_nan(tmp_path: Path) -> None:
     episodes = [foreign.make_episode(np.random.default_rng(i), steps=3) for i in range(2)]
     path = foreign.write_tdmpc2(tmp_path / "chunk_0.pt", episodes, [0, 1])
-    broken(path, "Did you mean 'walker-walk'", task="walker-wlk")
-    broken(path, "expected episodes of task 'cup-spin'", task="cup-spin")
+    assert_error(path, "Did you mean 'walker-walk'", task="walker-wlk")
+    assert_error(path, "expected episodes of task 'cup-spin'", task="cup-spin")
     episodes[1].reward[0] = np.nan
-    broken(foreign.write_tdmpc2(path, episodes, [0, 1]), "chunk_0.pt, episode 1", "'reward'", "finite")
+    assert_error(foreign.write_tdmpc2(path, episodes, [0, 1]), "chunk_0.pt, episode 1", "'reward'", "finite")
     os.truncate(path, path.stat().st_size // 2)
-    broken(path, "chunk_0.pt", "torch.save")
+    assert_error(path, "chunk_0.pt", "torch.save")
 
 
-def test_a_missing_extra_names_the_pip_line() -> None:
+def test_missing_package_names_the_pip_command() -> None:
     with pytest.raises(ValueError, match=r"pip install 'perceiver-actor-critic\[formats\]'"):
         need("a_package_that_is_not_there", "formats")
 
 
-def test_tfrecords_without_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tfrecord_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = foreign.write_rlds(tmp_path, tricky(), last_step="observation")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    broken(path, "'google_crc32c'", "pip install 'perceiver-actor-critic[formats]'")
+    assert_error(path, "'google_crc32c'", "pip install 'perceiver-actor-critic[formats]'")
 
 
-def test_checksums_of_tfrecords(tmp_path: Path) -> None:
+def test_tfrecord_with_wrong_checksum(tmp_path: Path) -> None:
     path = foreign.write_rlds(tmp_path, tricky(), last_step="observation")
     file = path / "1.0.0/synthetic-train.tfrecord-00000-of-00001"
     content = bytearray(file.read_bytes())
     content[200] ^= 1
     file.write_bytes(content)
-    broken(path, file.name, "checksum", "byte 0")
+    assert_error(path, file.name, "checksum", "byte 0")

@@ -1,4 +1,4 @@
-"""What is exported is read back equal: by Minari's own loader, by our readers, and by the layout LeRobot documents."""
+"""Exports are read back equal by our readers and by Minari, and have the layout that LeRobot documents."""
 
 import dataclasses
 import itertools
@@ -42,7 +42,7 @@ def with_extras(episodes: list[Episode], success: bool | None) -> list[Episode]:
 @pytest.mark.parametrize("format", ["minari", "lerobot"])
 @given(episodes=episode_sets(), success=st.sampled_from([None, True, False]), last=st.booleans())
 @few
-def test_export_and_import_again(format: str, episodes: list[Episode], success: bool | None, last: bool) -> None:
+def test_export_and_import_round_trip(format: str, episodes: list[Episode], success: bool | None, last: bool) -> None:
     episodes = with_extras(episodes if last else without_last(episodes), success)
     expected = without_last(episodes) if format == "lerobot" else episodes
     with tempfile.TemporaryDirectory() as name:
@@ -59,7 +59,7 @@ def test_export_and_import_again(format: str, episodes: list[Episode], success: 
 
 @given(episodes=episode_sets(), seed=st.none() | st.integers(0, 9))
 @few
-def test_minaris_own_loader_reads_our_export(episodes: list[Episode], seed: int | None) -> None:
+def test_minari_loads_an_export(episodes: list[Episode], seed: int | None) -> None:
     episodes = change(episodes, seed=seed, success=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -88,13 +88,13 @@ def test_minaris_own_loader_reads_our_export(episodes: list[Episode], seed: int 
             assert attributes.get("seed") == seed
 
 
-def test_minari_finds_an_export_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minari_loads_an_export_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_dataset(store(tmp_path / "store", tricky()), tmp_path / "sets" / "robot-v0", "minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
     assert minari.load_dataset("robot-v0").total_episodes == 6
 
 
-def test_lerobot_layout_key_for_key(tmp_path: Path) -> None:
+def test_lerobot_export_has_every_key_of_its_layout(tmp_path: Path) -> None:
     episodes = change(tricky(("left", "right")), success=False)
     names = {"state_names": ("x", "y", "z"), "action_names": ("dx", "dy"), "robot": "arm"}
     out = tmp_path / "out"
@@ -167,7 +167,7 @@ def test_lerobot_layout_key_for_key(tmp_path: Path) -> None:
     }
 
 
-def test_large_exports_go_to_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_lerobot_export_has_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pac.formats.lerobot_out.FILE_MEGABYTES", 0)
     monkeypatch.setattr("pac.formats.lerobot_out.FILES_PER_CHUNK", 4)
     episodes = change(tricky(("left",)), success=True)
@@ -178,7 +178,7 @@ def test_large_exports_go_to_several_files(tmp_path: Path, monkeypatch: pytest.M
     assert_same(list(Dataset(tmp_path / "again")), without_last(episodes))
 
 
-def test_goal_images_are_left_out_and_said_so(tmp_path: Path) -> None:
+def test_goal_images_are_left_out_with_a_note(tmp_path: Path) -> None:
     episode = make_episode(np.random.default_rng(0), steps=2, cameras=("top",))
     goal = {"top": episode.observation[IMAGES + "top"][-1]}
     episodes = [dataclasses.replace(episode, goal_images=goal)]

@@ -1,4 +1,4 @@
-"""Damaged files of every format give clean errors or a reading, never another exception, a crash or a hang."""
+"""Damaged files of every format are read or give a clean error. They cause no other exception, crash or hang."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ import pac
 
 
 def write_all(folder: Path) -> None:
-    """One dataset of every format, in folders named after them."""
-    pictures = tricky(("left", "right"))
+    """Write one dataset of every format, each in a folder named after it."""
+    images = tricky(("left", "right"))
     sparse = tricky(("left",), sparse=True, success=True)
     equal = [foreign.make_episode(np.random.default_rng(i), steps=4) for i in range(3)]
 
@@ -22,17 +22,17 @@ def write_all(folder: Path) -> None:
         return folder / name
 
     for data_format in ("hdf5", "arrow", "parquet"):
-        foreign.write_minari(place(f"minari-{data_format}"), pictures, data_format)
+        foreign.write_minari(place(f"minari-{data_format}"), images, data_format)
     foreign.write_minari(place("minari-jpeg"), tricky(("left",), size=(32, 32)), "hdf5", jpeg_encoding=True)
     for version in ("v2.1", "v3.0"):
-        foreign.write_lerobot(place(f"lerobot-{version}") / "set", pictures, version=version)
+        foreign.write_lerobot(place(f"lerobot-{version}") / "set", images, version=version)
     videos = tricky(("left",), size=(32, 32))
-    path = foreign.write_lerobot(place("lerobot-video") / "set", videos, version="v3.0", pictures="video")
+    path = foreign.write_lerobot(place("lerobot-video") / "set", videos, version="v3.0", images="video")
     foreign.write_videos(path, videos, "v3.0")
     foreign.write_robomimic(place("robomimic") / "demo.hdf5", sparse)
     foreign.write_d4rl(place("d4rl") / "set.hdf5", tricky())
     foreign.write_ogbench(place("ogbench") / "maze.npz", tricky(), masks=True, rewards=True)
-    foreign.write_rlds(place("rlds"), pictures, last_step="observation")
+    foreign.write_rlds(place("rlds"), images, last_step="observation")
     foreign.write_tdmpc2(place("tdmpc2") / "chunk_0.pt", equal, [0, 1, 2])
     foreign.write_tdmpc2(place("tdmpc2-reduced") / "chunk_0.pt", equal, [0, 1, 2], reduced=True)
 

@@ -1,4 +1,4 @@
-"""Episodes written in each foreign format come back equal, field by field; what a format cannot hold is stated here."""
+"""Episodes written in a foreign format are read back equal, except for what the format cannot hold."""
 
 import dataclasses
 import tempfile
@@ -46,7 +46,7 @@ def test_minari(data_format: str, episodes: list[Episode], success: bool | None,
 
 def test_minari_bounds_and_jpeg(tmp_path: Path) -> None:
     episodes = tricky(("wrist",), size=(32, 40))
-    for episode in episodes:  # smooth pictures, which JPEG keeps well
+    for episode in episodes:  # smooth images, which JPEG keeps well
         episode.observation[IMAGES + "wrist"][:] = np.linspace(0, 255, 40, dtype=np.uint8)[:, None]
     for data_format in ("hdf5", "arrow"):
         path = foreign.write_minari(tmp_path / data_format, episodes, data_format, jpeg_encoding=True)
@@ -62,7 +62,7 @@ def test_minari_bounds_and_jpeg(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 def test_minari_nested_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str) -> None:
-    """Dictionaries and tuples become keys; discrete actions become numbers with bounds; a text gives the task."""
+    """Dictionaries and tuples become keys. Discrete actions become numbers with bounds. A text gives the task."""
     import gymnasium as gym
     import minari
     from minari.data_collector import EpisodeBuffer
@@ -131,7 +131,7 @@ def test_d4rl_without_next_observations(episodes: list[Episode]) -> None:
 
 @given(episodes=episode_sets(cameras=False, ends=("limit",), equal=True))
 @few
-def test_d4rl_with_a_given_time_limit(episodes: list[Episode]) -> None:
+def test_d4rl_with_max_episode_steps(episodes: list[Episode]) -> None:
     def check(folder: Path) -> None:
         path = foreign.write_d4rl(folder / "set.hdf5", episodes, timeouts=False, next_observations=False)
         limit = len(episodes[0].action)
@@ -182,7 +182,7 @@ def test_libero_instruction(tmp_path: Path) -> None:
 @few
 def test_ogbench(episodes: list[Episode], masks: bool, rewards: bool) -> None:
     expected = change(episodes, instruction="", success=None)
-    if not masks:  # the ends of trajectories are not terminals
+    if not masks:  # ends of episodes are then not terminals
         expected = change(expected, terminated=False, truncated=True)
     if not rewards:
         expected = [dataclasses.replace(e, reward=np.zeros_like(e.reward)) for e in expected]
@@ -194,12 +194,12 @@ def test_ogbench(episodes: list[Episode], masks: bool, rewards: bool) -> None:
     in_folder(check)
 
 
-def test_ogbench_pictures_and_keys(tmp_path: Path) -> None:
+def test_ogbench_images_and_keys(tmp_path: Path) -> None:
     episodes = tricky(("observations",))
-    pictures = [dataclasses.replace(e, observation={IMAGES + "observations": e.observation[IMAGES + "observations"]})
+    images = [dataclasses.replace(e, observation={IMAGES + "observations": e.observation[IMAGES + "observations"]})
                 for e in episodes]  # fmt: skip
-    path = foreign.write_ogbench(tmp_path / "visual.npz", pictures)
-    expected = [dataclasses.replace(e, reward=np.zeros_like(e.reward)) for e in pictures]
+    path = foreign.write_ogbench(tmp_path / "visual.npz", images)
+    expected = [dataclasses.replace(e, reward=np.zeros_like(e.reward)) for e in images]
     assert_same(back(path, "ogbench"), change(expected, instruction="", terminated=False, truncated=True))
     path = foreign.write_ogbench(tmp_path / "state.npz", episodes)
     (first, *_) = back(path, "ogbench", keys={STATE: ("observations", "qpos")})
@@ -213,7 +213,7 @@ def test_ogbench_pictures_and_keys(tmp_path: Path) -> None:
 def test_rlds(last_step: str, episodes: list[Episode], shards: int) -> None:
     expected = episodes if last_step == "observation" else without_last(episodes)
 
-    # the reader lists cameras by name, after the state
+    # The reader lists cameras by name, after the state.
     def check(folder: Path) -> None:
         path = foreign.write_rlds(folder, episodes, last_step=last_step, shards=min(shards, len(episodes)))
         source = open_source(path)
@@ -224,7 +224,7 @@ def test_rlds(last_step: str, episodes: list[Episode], shards: int) -> None:
     in_folder(check)
 
 
-def test_rlds_says_when_ends_are_unknown(tmp_path: Path) -> None:
+def test_rlds_without_ends_has_time_limits_only(tmp_path: Path) -> None:
     path = foreign.write_rlds(tmp_path, tricky(), last_step="observation", terminal=False)
     source = open_source(path)
     assert not any(episode.terminated for episode in source.episodes)
@@ -268,7 +268,7 @@ def test_lerobot(version: str, episodes: list[Episode]) -> None:
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_lerobot_ends(tmp_path: Path, version: str) -> None:
-    """What each set of flags lets us know; a time limit is never a terminal."""
+    """Each set of flags gives its own ends. A time limit is never a terminal."""
     episodes = tricky(success=True)
     cases: dict[tuple[str, ...], Callable[[Episode], tuple[bool, bool]]] = {
         ("next.done", "next.truncated"): lambda e: (not e.truncated, e.truncated),
@@ -292,11 +292,11 @@ def test_lerobot_videos(tmp_path: Path, version: str) -> None:
     rng = np.random.default_rng(0)
     episodes = [foreign.make_episode(rng, steps=n, cameras=("top",), size=(32, 48)) for n in (7, 5, 9)]
     level = 0
-    for episode in episodes:  # flat pictures, each a little brighter than the one before
-        pictures = episode.observation[IMAGES + "top"]
-        pictures[:] = (10 * np.arange(level, level + len(pictures)))[:, None, None, None]
+    for episode in episodes:  # flat images, each a little brighter than the one before
+        images = episode.observation[IMAGES + "top"]
+        images[:] = (10 * np.arange(level, level + len(images)))[:, None, None, None]
         level += len(episode.action)
-    path = foreign.write_lerobot(tmp_path / "set", episodes, version=version, pictures="video")
+    path = foreign.write_lerobot(tmp_path / "set", episodes, version=version, images="video")
     foreign.write_videos(path, episodes, version)
     key = IMAGES + "top"
     frames = [episode.observation[key][: len(episode.action)] for episode in episodes]

@@ -1,4 +1,4 @@
-"""`pac import` and `pac export` as a user meets them: several sources, options, summaries, and nothing half-written."""
+"""`pac import` and `pac export`: several sources, options, summaries, and no half-written datasets."""
 
 import dataclasses
 import errno
@@ -60,7 +60,7 @@ def test_several_sources_append_to_one_dataset(tmp_path: Path, capsys: pytest.Ca
     assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2", "out"], "nothing is left beside the dataset"
 
 
-def test_a_source_without_bounds_takes_those_of_the_dataset(tmp_path: Path) -> None:
+def test_source_without_bounds_takes_those_of_the_dataset(tmp_path: Path) -> None:
     out = tmp_path / "out"
     import_dataset([foreign.write_minari(tmp_path / "1", tricky(), "hdf5")], out)
     path = foreign.write_d4rl(tmp_path / "set.hdf5", tricky())
@@ -74,7 +74,7 @@ def test_a_source_without_bounds_takes_those_of_the_dataset(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("existing", [True, False])
-def test_a_failed_import_leaves_nothing_behind(tmp_path: Path, existing: bool) -> None:
+def test_failed_import_adds_nothing(tmp_path: Path, existing: bool) -> None:
     good = foreign.write_robomimic(tmp_path / "good.hdf5", tricky(sparse=True))
     damaged = tricky(sparse=True)
     damaged[4].observation[STATE][0, 0] = np.nan
@@ -92,7 +92,7 @@ def test_a_failed_import_leaves_nothing_behind(tmp_path: Path, existing: bool) -
         assert len(Dataset(out)) == 6
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_to_a_full_disk_adds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = foreign.write_d4rl(tmp_path / "set.hdf5", tricky())
     before, write, calls = files(tmp_path), os.pwrite, iter(range(12))
 
@@ -107,7 +107,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     assert files(tmp_path) == before
 
 
-def test_sources_that_do_not_match(tmp_path: Path) -> None:
+def test_sources_with_different_features_are_refused(tmp_path: Path) -> None:
     one = foreign.write_robomimic(tmp_path / "one.hdf5", tricky(("left",), sparse=True))
     two = foreign.write_robomimic(tmp_path / "two.hdf5", tricky(("left", "right"), sparse=True))
     with pytest.raises(ValueError, match=r"two\.hdf5: expected cameras .*left.*found cameras .*right.*another folder"):
@@ -143,7 +143,7 @@ def test_keys_choose_state_and_cameras(tmp_path: Path) -> None:
         command("import", path, "--out", tmp_path / "b", "--keys", f"{IMAGES}front=rigt")
 
 
-def test_the_summary_says_what_a_format_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_notes_that_ends_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Formats that cannot tell a terminal from a time limit say so."""
     equal = [foreign.make_episode(np.random.default_rng(i), steps=4) for i in range(3)]
     sources = [
@@ -160,7 +160,7 @@ def test_the_summary_says_what_a_format_cannot_tell(tmp_path: Path, capsys: pyte
         assert "time limit" in printed.split("note: ", 1)[1]
 
 
-def test_every_format_states_its_time_alignment_and_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_option_states_time_alignment_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command("import", "--formats")
     printed = capsys.readouterr().out

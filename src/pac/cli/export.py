@@ -11,10 +11,10 @@ from pac.formats.transfer import EXPORTS, export_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", type=Path)
-    parser.add_argument("--format", required=True, choices=EXPORTS)
+    parser.add_argument("dataset", type=Path, help="folder of a dataset")
+    parser.add_argument("--format", required=True, choices=EXPORTS, help="format to write")
     parser.add_argument("--out", type=Path, required=True, help="new folder")
-    parser.add_argument("--fps", type=float, help="control rate in Hz, where the dataset does not hold it")
+    parser.add_argument("--fps", type=float, help="control rate in Hz, instead of the dataset's")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """`pac import`: bring datasets of other formats into an episode store.
 
-An import is all or nothing: after an error, nothing is added.
+An import is all or nothing. After an error, nothing is added.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from pac.data.store import Dataset
-from pac.files import problem
 from pac.formats import FORMATS
+from pac.formats.checks import check
 from pac.formats.options import ImportOptions
 from pac.formats.transfer import SourceSummary, import_dataset
 
@@ -22,38 +22,36 @@ from pac.formats.transfer import SourceSummary, import_dataset
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "\n\n".join(f"--format {name}: {module.__doc__}" for name, module in FORMATS.items())
     parser.add_argument(
-        "--formats", action="version", version=about, help="what each format holds, and how it is timed"
+        "--formats", action="version", version=about, help="describe each format and its time alignment"
     )
     parser.add_argument("source", type=Path, nargs="+", help="file or folder; several append to one dataset")
-    parser.add_argument("--out", type=Path, required=True, help="dataset to make or to append to")
-    parser.add_argument("--format", default="auto", choices=["auto", *FORMATS], help="default: found out")
+    parser.add_argument("--out", type=Path, required=True, help="dataset to create or to append to")
+    parser.add_argument("--format", default="auto", choices=["auto", *FORMATS], help="default: detect the format")
     parser.add_argument(
         "--keys",
         action="extend",
         nargs="+",
         default=[],
         metavar="FEATURE=KEY[,KEY]",
-        help="what the source calls observation.state, observation.images.CAMERA, action, reward",
+        help="keys of the source for observation.state, observation.images.CAMERA, action, reward or instruction",
     )
     parser.add_argument("--instruction", help="task text of every episode, instead of the source's")
-    parser.add_argument("--fps", type=float, help="control rate in Hz, where the source does not hold it")
+    parser.add_argument("--fps", type=float, help="control rate in Hz, instead of the source's")
     parser.add_argument("--split", help="a part of the source: robomimic filter key, LeRobot or RLDS split")
     parser.add_argument("--task", help="tdmpc2: one task, without padding")
-    parser.add_argument("--max-episode-steps", type=int, help="d4rl: the time limit, for files without timeouts")
-    parser.add_argument("--last-step", default="auto", choices=["auto", "observation", "transition"], help="rlds")
+    parser.add_argument("--max-episode-steps", type=int, help="d4rl: time limit, for files without timeouts")
+    parser.add_argument(
+        "--last-step",
+        default="auto",
+        choices=["auto", "observation", "transition"],
+        help="rlds: whether the last step of an episode has an action and a reward",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    options = ImportOptions(
-        keys=parse_keys(args.keys),
-        instruction=args.instruction,
-        fps=args.fps,
-        split=args.split,
-        task=args.task,
-        max_episode_steps=args.max_episode_steps,
-        last_step=args.last_step,
-    )
+    names = ("instruction", "fps", "split", "task", "max_episode_steps", "last_step")
+    options = ImportOptions(keys=parse_keys(args.keys), **{name: getattr(args, name) for name in names})
     console = Console(stderr=True)
     summaries = import_dataset(args.source, args.out, format=args.format, options=options, console=console)
     if args.json:
@@ -63,20 +61,17 @@ def run(args: argparse.Namespace) -> None:
 
 
 def parse_keys(assignments: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """`["observation.state=joint_pos,gripper"]` -> feature and keys."""
+    """Parse `["observation.state=joint_pos,gripper"]` to features and their keys."""
     keys = {}
     for assignment in assignments:
-        feature, found, names = assignment.partition("=")
-        if not found:
-            raise problem(
-                "--keys", expected="FEATURE=KEY[,KEY...]", found=repr(assignment), fix="Write observation.state=KEY."
-            )
+        feature, equals, names = assignment.partition("=")
+        check(equals, "--keys", "FEATURE=KEY[,KEY...]", repr(assignment), "Write observation.state=KEY.")
         keys[feature.strip()] = tuple(name.strip() for name in names.split(",") if name.strip())
     return keys
 
 
 def print_summary(summaries: Sequence[SourceSummary], out: Path, console: Console) -> None:
-    """What came in, from which keys, how episodes ended, and what the source could not tell."""
+    """Print the imported keys, the ends of episodes, and what a source does not tell."""
 
     def line(text: str) -> None:
         console.print(escape(text), highlight=False, soft_wrap=True)
@@ -84,7 +79,7 @@ def print_summary(summaries: Sequence[SourceSummary], out: Path, console: Consol
     for summary in summaries:
         line(f"{summary.path} ({summary.format}): {summary.episodes:,} episodes, {summary.steps:,} steps")
         line(f"  ends: {summary.terminated:,} terminal, {summary.truncated:,} time limits")
-        line(f"  success: {'not told' if summary.successes is None else f'{summary.successes:,} episodes'}")
+        line(f"  success: {'unknown' if summary.successes is None else f'{summary.successes:,} episodes'}")
         for feature, keys in summary.keys.items():
             line(f"  {feature} <- {', '.join(keys)}")
         tasks = [repr(text) for text in list(summary.instructions)[:3]]
