@@ -92,11 +92,11 @@ def curves_section(groups: Groups, colours: Mapping[str, int]) -> str:
     others = [n for n in names if n not in KNOWN and not n.startswith((EVALUATION, "time/"))]
     main = [_evaluation_chart(name, groups, colours) for name in evaluated]
     main += [_chart(name, groups, colours, *about) for name, about in KNOWN.items() if name in names]
-    rest = html.columns(_chart(name, groups, colours, name, "") for name in others[:MAX_OTHERS])
+    other_charts = html.columns(_chart(name, groups, colours, name, "") for name in others[:MAX_OTHERS])
     left_out = len(others) - MAX_OTHERS
     more = f"Other metrics ({left_out} more are in metrics.jsonl)" if left_out > 0 else "Other metrics"
     key = charts.legend([(row, colours[row]) for row in groups]) + html.soft(CURVES)
-    return html.section("Learning curves", [key, html.columns(main), html.folded(more, rest)] if names else [])
+    return html.section("Learning curves", [key, html.columns(main), html.folded(more, other_charts)] if names else [])
 
 
 def _chart(name: str, groups: Groups, colours: Mapping[str, int], title: str, unit: str) -> str:
