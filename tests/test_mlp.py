@@ -1,4 +1,4 @@
-"""An MLP in the Perceiver's place: the runs of a study, which are processes of their own, train it and no other."""
+"""An MLP in the Perceiver's place. The runs of a study, which are processes of their own, train it."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_a_study_trains_it(tmp_path: Path) -> None:
         [*command, "--out", str(tmp_path / "out"), "--processes", "1"], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(json.loads((tmp_path / "out" / "results.json").read_text())["trials"]) == 2 * 4
+    assert len(json.loads((tmp_path / "out" / "results.json").read_text())["episodes"]) == 2 * 4
     runs = sorted((tmp_path / "out" / "runs").iterdir())
     assert len(runs) == 2
     for run in runs:

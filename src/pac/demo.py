@@ -15,8 +15,9 @@ import numpy as np
 from pac.collection import folder_name
 from pac.data.store import Dataset
 from pac.evaluation import EpisodeRecord, Estimate, best
-from pac.evaluation.intervals import mean_interval, stratified_mean, wilson
+from pac.evaluation.intervals import wilson
 from pac.evaluation.records import by_actor
+from pac.evaluation.summary import mean_of_means
 from pac.evaluation.tables import Grid, show
 from pac.report import html as page
 from pac.study.folder import StudyFolder
@@ -24,7 +25,7 @@ from pac.study.plan import Study
 
 Scores = dict[str, np.ndarray]  # task -> a score per episode, in the order of the initial states
 IMPROVED, CLONING, DATA = ("PAC", "PAC+V"), ("filtered BC", "BC+Q"), "the data"
-# Return of the good planner with all its samples, in the demo's 250 steps (results/demo/experts.json).
+# Return of the good planner with all its samples, in the demo's 250 steps (results/demo/experts.parquet).
 EXPERTS = {"control/cartpole.balance": 246.2}
 
 
@@ -34,16 +35,16 @@ def score(task: str, success: bool | None, total: float) -> float:
 
 def method_scores(study: Study, records: Sequence[EpisodeRecord]) -> dict[str, Scores]:
     """Return the scores of each row of the study. Raise unless all rows were evaluated from the same states."""
-    groups, found, starts = by_actor(records), dict[str, Scores](), dict[str, list[Any]]()
+    groups, tasks, found = by_actor(records), dict.fromkeys(entry.task for entry in records), dict[str, Scores]()
+    starts = dict[str, list[Any]]()
     for row, labels in study.actors.items():
         entries = sorted((entry for label in labels.values() for entry in groups[label]), key=lambda e: e.start)
         starts[row] = [(*entry.start, entry.state) for entry in entries]
-        tasks = dict.fromkeys(entry.task for entry in records)
         found[row] = {t: np.array([score(t, e.success, e.total) for e in entries if e.task == t]) for t in tasks}
     first = next(iter(starts))
     for row in starts:
         if starts[row] != starts[first]:
-            raise ValueError(f"Expected {row} to start from the states of {first}, found others. Run the demo anew.")
+            raise ValueError(f"Expected {row} to start from the states of {first}, found others. Run the demo again.")
     return found
 
 
@@ -63,42 +64,31 @@ def data_scores(folder: StudyFolder) -> Scores:
 
 def estimates(scores: Scores) -> dict[str, Estimate]:
     """Return an estimate per task, per suite with several tasks, and of all tasks."""
-    found = {task: _task(task, values) for task, values in scores.items()}
-    suites = dict.fromkeys(task.partition("/")[0] for task in scores)
-    for suite in suites:
+    found = {task: _task_estimate(task, values) for task, values in scores.items()}
+    for suite in dict.fromkeys(task.partition("/")[0] for task in scores):
         members = [values for task, values in scores.items() if task.startswith(f"{suite}/")]
-        found |= {f"pooled, {suite}": _pooled(members)} if len(members) > 1 else {}
-    return found | {"pooled": _pooled(list(scores.values()))}
+        found |= {f"pooled, {suite}": mean_of_means(members)} if len(members) > 1 else {}
+    return found | {"pooled": mean_of_means(list(scores.values()))}
 
 
-def _task(task: str, values: np.ndarray) -> Estimate:
+def _task_estimate(task: str, values: np.ndarray) -> Estimate:
     if task in EXPERTS:
-        return _estimate(float(values.mean()), mean_interval(values), len(values), "standard error over episodes")
+        return mean_of_means([values])
     low, high = wilson(int((values > 50).sum()), len(values))
-    return _estimate(float(values.mean()), (100 * low, 100 * high), len(values), "Wilson")
-
-
-def _pooled(groups: Sequence[np.ndarray]) -> Estimate:
-    mean, method = float(np.mean([group.mean() for group in groups])), "standard error over episodes, stratified"
-    return _estimate(mean, stratified_mean(groups), sum(map(len, groups)), method)
-
-
-def _estimate(mean: float, interval: tuple[float, float], n: int, method: str) -> Estimate:
-    return Estimate(mean=mean, low=interval[0], high=interval[1], n=n, method=method)
+    return Estimate(mean=float(values.mean()), low=100 * low, high=100 * high, n=len(values), method="Wilson")
 
 
 def difference(first: Scores, second: Scores) -> Estimate:
     """Return the pooled difference over episodes from the same initial states."""
-    return _pooled([first[task] - second[task] for task in first])
+    return mean_of_means([first[task] - second[task] for task in first])
 
 
-# ------------------------------------------------------------------------------------------------ table, words, page
+# --------------------------------------------------------------------------------------------- table, findings, page
 
 
 def grid(scores: Mapping[str, Scores], episodes: int) -> Grid:
     """Return the table. Methods within the interval of a row's best method are among the best."""
-    columns = {name: estimates(values) for name, values in scores.items()}
-    rows = []
+    columns, rows = {name: estimates(values) for name, values in scores.items()}, []
     for place in columns[IMPROVED[0]]:
         top = best({name: column[place] for name, column in columns.items() if name != DATA})
         rows.append([(place, False), *((show(column[place]), name in top) for name, column in columns.items())])
@@ -127,7 +117,7 @@ def findings(scores: Mapping[str, Scores]) -> list[str]:
 
 
 def _guess(task: str, data: float) -> str:
-    """Return what the data's own score is, and a guess at the reason, called one."""
+    """Return the data's own score, and a guess at the reason, called one."""
     if task in EXPERTS:
         return (
             f"The data itself scores {data:.0f}. A guess at the reason: the planner that collected it acts with much "
@@ -140,27 +130,24 @@ def _guess(task: str, data: float) -> str:
 
 
 def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Return the demo's numbers as plain values for JSON."""
     config, collections = study.runs[0].config, list(study.collections.values())
-    settings: dict[str, Any] = {
-        "seed": study.config.seeds[0],
-        "tasks": len(scores["PAC"]),
-        "collected_episodes": collections[0].episodes,
-    }
-    settings |= {"length": config.length, "batch_size": config.mixture.batch_size, "episodes": study.config.episodes}
+    pairs = [(method, clone) for method in IMPROVED for clone in CLONING]
+    columns = {name: estimates(values) for name, values in scores.items()}
     return {
         "command": command,
-        "settings": settings,
+        "settings": {
+            "seed": study.config.seeds[0],
+            "tasks": len(scores["PAC"]),
+            "collected_episodes": collections[0].episodes,
+            "length": config.length,
+            "batch_size": config.mixture.batch_size,
+            "episodes": study.config.episodes,
+        },
         "experts": EXPERTS,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "table": {
-            name: {place: asdict(entry) for place, entry in estimates(values).items()}
-            for name, values in scores.items()
-        },
-        "differences": {
-            f"{method} - {clone}": asdict(difference(scores[method], scores[clone]))
-            for method in IMPROVED
-            for clone in CLONING
-        },
+        "table": {name: {place: asdict(entry) for place, entry in column.items()} for name, column in columns.items()},
+        "differences": {f"{a} - {b}": asdict(difference(scores[a], scores[b])) for a, b in pairs},
         "findings": findings(scores),
         "scores": {name: {task: v.round(3).tolist() for task, v in values.items()} for name, values in scores.items()},
     }
@@ -168,19 +155,16 @@ def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: 
 
 def intro(study: Study, scores: Mapping[str, Scores]) -> str:
     """Return the top of the page as HTML: how the data was collected, the table, the findings."""
-    table = grid(scores, study.config.episodes)
-    shown = page.grid_table(table)
-    collections = study.collections.values()
+    collections, config = list(study.collections.values()), study.runs[0].config
     behaviours = [f"<code>{html.escape(c.behaviour)}</code> ({c.max_steps} steps)" for c in collections]
     known = ", ".join(f"{task} {value:g}" for task, value in EXPERTS.items())
-    config = study.runs[0].config
     return (
-        f"<p>{next(iter(collections)).episodes} episodes per task were collected with {' and '.join(behaviours)}. Such "
+        f"<p>{collections[0].episodes} episodes per task were collected with {' and '.join(behaviours)}. Such "
         "a policy switches every few steps between correct, mirrored, idle and wrong-goal actions. No episode is a "
         f"clean demonstration. Each method trains one {config.size} model for all tasks, for "
-        f"{html.escape(config.length)} of equal batches. Filtered BC clones the successes, and the best quarter by return of a task without success. "
-        "Evaluation episodes are as long as those of the data, and actions are sampled. 100% is the return of the good "
-        f"planner in that time ({known}).</p>{shown}"
+        f"{html.escape(config.length)} of equal batches. Filtered BC clones the successes, and the best quarter by "
+        "return of a task without success. Evaluation episodes are as long as those of the data, and actions are "
+        f"sampled. 100% is the return of the good planner in that time ({known}).</p>{page.grid_table(grid(scores, study.config.episodes))}"
         + "".join(f"<p>{html.escape(line)}</p>" for line in findings(scores))
         + '<p class="soft">Tasks weigh the same. Intervals are about more episodes of these trainings, not about more '
         "seeds. In Meta-World an episode ends at success: a smaller return is not a worse one.</p>"

@@ -1,4 +1,4 @@
-"""What a study file asks for, and what is wrong with one, before anything runs."""
+"""Study files: the runs that they ask for, and their mistakes, before anything runs."""
 
 import re
 import tomllib
@@ -40,13 +40,13 @@ tasks = ["metaworld/{each}"]
 """
 
 
-def parsed(change: Any = lambda table: None, wanted: tuple[str, ...] = ()) -> Study:
+def parsed(change: Any = lambda table: None, only_domains: tuple[str, ...] = ()) -> Study:
     table = tomllib.loads(RECIPE)
     change(table)
-    return parse_study(table, Path(), Path("/out"), name="doors", wanted=wanted)
+    return parse_study(table, Path(), Path("/out"), name="doors", only_domains=only_domains)
 
 
-def test_rows_join_the_recipe_and_words_take_the_place_of_their_marks() -> None:
+def test_rows_join_the_recipe_and_marks_are_replaced() -> None:
     study = parsed()
     assert len(study.runs) == 2 * 2 * 2
     first, last = study.runs[0], study.runs[-1]
@@ -61,7 +61,7 @@ def test_rows_join_the_recipe_and_words_take_the_place_of_their_marks() -> None:
     assert study.collections["poor"].tasks == ("metaworld/push", "metaworld/reach")
 
 
-def test_rows_do_not_leak_into_each_other() -> None:
+def test_rows_do_not_change_each_other() -> None:
     by_row = {run.row: run.config for run in parsed().runs}
     assert by_row["BC+Q"].objective.num_steps is None
     assert {d.imitation_weight for d in by_row["BC+Q"].mixture.datasets} == {1.0}
@@ -74,7 +74,7 @@ def with_domains(table: dict[str, Any]) -> None:
     table["study"]["domains"]["others"] = {"tasks": ["control/reacher.easy"], "stop_at_success": False}
 
 
-def test_domains_have_rules_of_their_own() -> None:
+def test_domains_have_limits_of_their_own() -> None:
     run = parsed(with_domains).runs[-1]
     mine, others = run.domains["mine"], run.domains["others"]
     assert (mine.tasks, mine.max_steps, mine.stop_at_success) == (("metaworld/reach",), 20, True)
@@ -94,12 +94,12 @@ def test_an_unknown_domain_is_named(change: Any, known: str) -> None:
         parsed(change, ("theirs",))
 
 
-def test_what_is_shown_makes_a_contestant_and_not_a_run() -> None:
+def test_each_way_to_give_the_task_is_an_actor_and_not_a_run() -> None:
     study = parsed(lambda t: t["study"].update(shows=["goal", "text+goal"]))
     assert len(study.runs) == len(parsed().runs)
     assert study.rows == ["BC+Q", "PAC, far"]
-    assert list(study.contestants) == ["BC+Q, goal", "BC+Q, text+goal", "PAC, far, goal", "PAC, far, text+goal"]
-    assert study.contestants["PAC, far, goal"] == {n: f"PAC, far, goal, seed {n}" for n in (1, 2)}
+    assert list(study.actors) == ["BC+Q, goal", "BC+Q, text+goal", "PAC, far, goal", "PAC, far, text+goal"]
+    assert study.actors["PAC, far, goal"] == {n: f"PAC, far, goal, seed {n}" for n in (1, 2)}
     assert study.runs[0].labels["goal"] == ("BC+Q, goal", "BC+Q, goal, seed 1")
 
 
@@ -154,7 +154,7 @@ def test_mistakes_are_named(change: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(RECIPES.glob("study/*.toml")), ids=lambda path: path.stem)
-def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
+def test_studies_that_ship_can_be_read(file: Path, tmp_path: Path) -> None:
     patterns = re.findall(r'"\{data\}/([^"]*\*[^"]*)"', file.read_text())
     given = {(tmp_path / "data" / pattern.replace("*", "000")).resolve() for pattern in patterns}  # made by improvement
     for folder in given:
@@ -162,11 +162,11 @@ def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
     study = load_study(file, [], tmp_path)
     assert len(study.config.seeds) >= 3
     made = {(tmp_path / "data" / name / task.replace("/", "-")).resolve()
-            for name, wanted in study.collections.items() for task in wanted.tasks}  # fmt: skip
+            for name, collection in study.collections.items() for task in collection.tasks}  # fmt: skip
     used = {Path(p) for run in study.runs for d in run.config.mixture.datasets for p in (d.path, *d.more_paths)}
     text = file.read_text()
-    told = set(re.findall(r"^#.*data/(\w+)", text, re.MULTILINE))  # by another command, which stands on top
-    assert {path for path in used - made - given if path.parent.name not in told} == set()
+    other_data = set(re.findall(r"^#.*data/(\w+)", text, re.MULTILINE))  # of another command, at the top of the file
+    assert {path for path in used - made - given if path.parent.name not in other_data} == set()
     assert all(f"# {word}:" in text for word in ("Expected", "Cost", "Command"))
     assert f"pac study study/{file.stem} " in text
 
@@ -179,7 +179,7 @@ def test_studies_that_ship_are_sound(file: Path, tmp_path: Path) -> None:
         ("bc_to_rl_poor", "1, then 0", 1500, 0.0),
     ],
 )
-def test_cloning_turns_into_rl_half_way_and_at_once(
+def test_cloning_changes_to_rl_half_way_and_at_once(
     name: str, row: str, before: int, after: float, tmp_path: Path
 ) -> None:
     config = next(run.config for run in load_study(f"study/{name}", [], tmp_path).runs if run.row == row)
@@ -189,8 +189,8 @@ def test_cloning_turns_into_rl_half_way_and_at_once(
     assert [interpolate(points, step) for step in range(2 * before)] == [1.0] * before + [after] * before
 
 
-def test_the_weights_of_before_the_turn_are_kept(tmp_path: Path) -> None:
-    """So that `pac evaluate` can try them, as the file says."""
+def test_the_weights_before_the_change_are_kept(tmp_path: Path) -> None:
+    """`pac evaluate` evaluates them, as the file says."""
     checkpoint = load_study("study/bc_to_rl_poor", [], tmp_path).runs[0].config.checkpoint
     assert checkpoint.every == checkpoint.keep_every == "1500 steps"
     assert "checkpoints/001500 " in (RECIPES / "study" / "bc_to_rl_poor.toml").read_text()

@@ -1,4 +1,4 @@
-"""A study from file to page, and what a stop in the midst of it costs."""
+"""A study from its file to its page, stopped and continued."""
 
 import dataclasses
 import json
@@ -11,12 +11,14 @@ from rollout.environments import POINT
 from runs import TINY, dump, write_dataset
 
 from pac.cli import main
-from pac.cli.study import results
 from pac.collection import folder_name
 from pac.envs import spec
+from pac.evaluation import runner as evaluation
 from pac.evaluation.records import read_evaluation as read
 from pac.study import runner
+from pac.study.folder import StudyFolder
 from pac.study.plan import parse_study
+from pac.study.results import make_results
 
 PATH = f"{{data}}/some/{folder_name(POINT)}"
 
@@ -43,7 +45,7 @@ def table() -> dict[str, Any]:
         "evaluation": {"tasks": [POINT], "workers": 0, "stop_at_success": True},
         "study": {
             "seeds": [1, 2],
-            "trials": 4,
+            "episodes": 4,
             "data": [{"name": "some", "tasks": [POINT], "behaviour": "random", "episodes": 6}],
             "rows": {"BC": {"objective": {"method": "bc"}}, "PAC": {"objective": {"method": "pac"}}},
         },
@@ -60,7 +62,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_every_row_and_seed_plays_the_same_trials(done: tuple[Path, Path]) -> None:
+def test_every_row_and_seed_plays_the_same_episodes(done: tuple[Path, Path]) -> None:
     _, out = done
     settings, records = read(out / "results.json")
     assert len(records) == 2 * 2 * 4
@@ -76,19 +78,19 @@ def test_every_row_and_seed_plays_the_same_trials(done: tuple[Path, Path]) -> No
 
 
 @pytest.mark.slow
-def test_versions_are_those_the_trials_were_played_with(done: tuple[Path, Path], tmp_path: Path) -> None:
-    """Not those of the machine that wrote the results; the rest of the results is the same."""
+def test_versions_are_those_of_the_evaluation(done: tuple[Path, Path], tmp_path: Path) -> None:
+    """Those of the machine that wrote the results do not count."""
     file, out = done
     other = tmp_path / "out"
     shutil.copytree(out, other)
-    names = sorted(path.name for path in (other / "trials").iterdir())
-    one, two, three = (json.loads((other / "trials" / name).read_text()) for name in names[:3])
+    names = sorted(path.name for path in (other / "evaluations").iterdir())
+    one, two, three = (json.loads((other / "evaluations" / name).read_text()) for name in names[:3])
     now = one["versions"]
     one["versions"] = now | {"torch": "1.2.3"}
     two["versions"] = now | {"torch": None}
     del three["versions"]  # as older files
     for name, content in zip(names, (one, two, three), strict=False):
-        (other / "trials" / name).write_text(json.dumps(content))
+        (other / "evaluations" / name).write_text(json.dumps(content))
     assert main(["study", str(file), "--out", str(other)]) == 0
     found, before = (json.loads((folder / "results.json").read_text()) for folder in (other, out))
     assert found["settings"]["versions"] == now | {"torch": f"1.2.3, {now['torch']}"}
@@ -108,23 +110,25 @@ def test_seeds_differ_and_rows_of_a_seed_share_their_data(done: tuple[Path, Path
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_made_again_and_nothing_else(done: tuple[Path, Path]) -> None:
+def test_only_missing_runs_are_made_again(done: tuple[Path, Path]) -> None:
     file, out = done
-    trials = {path.name: path for path in (out / "trials").iterdir()}
-    before = {name: path.read_bytes() for name, path in trials.items()}
-    written = {name: path.stat().st_mtime_ns for name, path in trials.items()}
-    lost = trials["pac-seed-1.json"]
-    expected = json.loads(lost.read_text())["trials"]
+    files = {path.name: path for path in (out / "evaluations").iterdir()}
+    before = {name: path.read_bytes() for name, path in files.items()}
+    written = {name: path.stat().st_mtime_ns for name, path in files.items()}
+    lost = files["pac-seed-1.json"]
+    expected = json.loads(lost.read_text())["episodes"]
     lost.unlink()
     shutil.rmtree(out / "runs" / "pac-seed-1")
     assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 0
-    assert json.loads(lost.read_text())["trials"] == expected, "the same run again gives the same trials"
-    assert all(trials[name].read_bytes() == before[name] for name in before if name != lost.name)
-    assert all(trials[name].stat().st_mtime_ns == written[name] for name in before if name != lost.name)
+    assert json.loads(lost.read_text())["episodes"] == expected, "the same run again gives the same episodes"
+    assert all(files[name].read_bytes() == before[name] for name in before if name != lost.name)
+    assert all(files[name].stat().st_mtime_ns == written[name] for name in before if name != lost.name)
 
 
 @pytest.mark.slow
-def test_runs_trained_elsewhere_are_tried_by_their_checkpoints_alone(done: tuple[Path, Path], tmp_path: Path) -> None:
+def test_runs_trained_elsewhere_are_evaluated_from_their_checkpoints_alone(
+    done: tuple[Path, Path], tmp_path: Path
+) -> None:
     file, out = done
     here = tmp_path / "here"
     shutil.copytree(out, here, symlinks=True)
@@ -132,42 +136,42 @@ def test_runs_trained_elsewhere_are_tried_by_their_checkpoints_alone(done: tuple
     for folder in here.glob("runs/*/checkpoints/*/training_state"):
         if not folder.parent.is_symlink():
             shutil.rmtree(folder)
-    lost = here / "trials" / "pac-seed-1.json"
-    expected = json.loads(lost.read_text())["trials"]
+    lost = here / "evaluations" / "pac-seed-1.json"
+    expected = json.loads(lost.read_text())["episodes"]
     lost.unlink()
     assert main(["study", str(file), "--out", str(here), "--processes", "1"]) == 0
-    assert json.loads(lost.read_text())["trials"] == expected
+    assert json.loads(lost.read_text())["episodes"] == expected
     assert not (here / "data").exists()
 
 
 @pytest.mark.slow
-def test_more_trials_are_added_to_those_there_are(done: tuple[Path, Path], tmp_path: Path) -> None:
-    """By the checkpoints alone; a checkpoint that is trained anew plays all of them."""
+def test_more_episodes_are_added(done: tuple[Path, Path], tmp_path: Path) -> None:
+    """The checkpoints are enough. A run that is trained again plays all episodes."""
     file, out = done
     here = tmp_path / "here"
     shutil.copytree(out, here, symlinks=True)
-    before = json.loads((here / "trials" / "pac-seed-1.json").read_text())
-    before["trials"][0]["return"] = 1234.5  # as nobody would play it again
-    (here / "trials" / "pac-seed-1.json").write_text(json.dumps(before))
+    before = json.loads((here / "evaluations" / "pac-seed-1.json").read_text())
+    before["episodes"][0]["return"] = 1234.5  # no episode has this return
+    (here / "evaluations" / "pac-seed-1.json").write_text(json.dumps(before))
     shutil.rmtree(here / "runs" / "pac-seed-2")
-    assert main(["study", str(file), "--out", str(here), "--processes", "1", "study.trials=6"]) == 0
-    added = json.loads((here / "trials" / "pac-seed-1.json").read_text())
-    tasks = list(dict.fromkeys(trial["task"] for trial in before["trials"]))
-    assert [(t["task"], t["index"]) for t in added["trials"]] == [(task, i) for task in tasks for i in range(6)]
-    assert [t for t in added["trials"] if t["index"] < 4] == before["trials"]
-    assert added["settings"]["trials"] == 6
-    assert added["trial_seconds"] > before["trial_seconds"]
-    anew = json.loads((here / "trials" / "pac-seed-2.json").read_text())["trials"]
-    old = json.loads((out / "trials" / "pac-seed-2.json").read_text())["trials"]
-    assert [t for t in anew if t["index"] < 4] == old
+    assert main(["study", str(file), "--out", str(here), "--processes", "1", "study.episodes=6"]) == 0
+    added = json.loads((here / "evaluations" / "pac-seed-1.json").read_text())
+    tasks = list(dict.fromkeys(entry["task"] for entry in before["episodes"]))
+    assert [(e["task"], e["index"]) for e in added["episodes"]] == [(task, i) for task in tasks for i in range(6)]
+    assert [e for e in added["episodes"] if e["index"] < 4] == before["episodes"]
+    assert added["settings"]["episodes"] == 6
+    assert added["evaluation_seconds"] > before["evaluation_seconds"]
+    again = json.loads((here / "evaluations" / "pac-seed-2.json").read_text())["episodes"]
+    old = json.loads((out / "evaluations" / "pac-seed-2.json").read_text())["episodes"]
+    assert [e for e in again if e["index"] < 4] == old
     document = json.loads((here / "results.json").read_text())
-    assert document["trials_per_task"] == 6
-    assert len(document["trials"]) == 4 * 6 * len(tasks)
+    assert document["episodes_per_task"] == 6
+    assert len(document["episodes"]) == 4 * 6 * len(tasks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["objective.discount=0.8", "study.trials=3", "length=7 steps"])
-def test_trials_of_other_settings_are_refused(
+@pytest.mark.parametrize("change", ["objective.discount=0.8", "study.episodes=3", "length=7 steps"])
+def test_episodes_of_other_settings_are_refused(
     change: str, done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = done
@@ -176,30 +180,30 @@ def test_trials_of_other_settings_are_refused(
     said = capsys.readouterr().err
     assert f"found {name} " in said
     assert value in said
-    assert main(["study", str(file), "--out", str(out), "machine.log_every=2"]) == 0, "nothing is trained anew"
+    assert main(["study", str(file), "--out", str(out), "machine.log_every=2"]) == 0, "nothing is trained again"
 
 
 @pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(done: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
     file, out = done
-    (out / "trials" / "bc-seed-1.json").unlink()
+    (out / "evaluations" / "bc-seed-1.json").unlink()
     (out / "runs" / "bc-seed-1" / "config.json").write_text("{}")
     for checkpoint in (out / "runs" / "bc-seed-1" / "checkpoints").iterdir():
         if checkpoint.is_dir() and not checkpoint.is_symlink():
             shutil.rmtree(checkpoint)
-    (out / "trials" / "bc-seed-2.json").unlink()
+    (out / "evaluations" / "bc-seed-2.json").unlink()
     assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 1
     said = "".join(capfd.readouterr())
     assert "bc-seed-1 failed" in said
-    assert (out / "trials" / "bc-seed-2.json").exists()
+    assert (out / "evaluations" / "bc-seed-2.json").exists()
     shutil.rmtree(out / "runs" / "bc-seed-1")
     assert main(["study", str(file), "--out", str(out), "--processes", "1"]) == 0
 
 
 def shown(tmp_path: Path, **defaults: Any) -> dict[str, Any]:
-    """A study of what is shown, over data with pictures."""
+    """Return a study with several ways to give the task, over data with images."""
     content = table()
-    path = write_dataset(tmp_path / "pictures", cameras=1, instruction=spec(POINT).instruction)
+    path = write_dataset(tmp_path / "images", cameras=1, instruction=spec(POINT).instruction)
     content["mixture"]["groups"][0]["datasets"][0]["path"] = str(path)
     content["mixture"]["defaults"] = {"cameras": [], **defaults}
     content["study"] |= {"seeds": [1], "data": [], "rows": {"BC": {"objective": {"method": "bc"}}}}
@@ -210,40 +214,41 @@ def shown(tmp_path: Path, **defaults: Any) -> dict[str, Any]:
 GOALS = {"goals": "success", "goal_cameras": ["camera0"]}
 
 
-def test_each_trial_shows_what_its_label_says(
+def test_each_actor_is_given_the_task_as_its_label_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = parse_study(shown(tmp_path, **GOALS), tmp_path, tmp_path, name="shows")
-    (run,), told = study.runs, list[tuple[bool, bool]]()
-    play = runner.rollout
+    folder, given, play = StudyFolder(tmp_path, study), list[tuple[bool, bool]](), evaluation.rollout
     monkeypatch.setattr(
-        runner,
+        evaluation,
         "rollout",
-        lambda actor, *a, **k: (told.append((actor.text, bool(actor.goals))), play(actor, *a, **k))[1],
+        lambda actor, *a, **k: (given.append((actor.text, bool(actor.goals))), play(actor, *a, **k))[1],
     )
-    for name in ("runs", "trials", "logs"):
-        (tmp_path / name).mkdir()
-    runner.perform(run, tmp_path, 4)
-    assert "BC, none, seed 1: 4 of 4 trials" in capsys.readouterr().out
-    assert told == [(True, True), (False, True), (True, False), (False, False)]
-    document, grids = results(study, tmp_path, "pac study")
-    assert list(document["summary"]) == ["BC, text+goal", "BC, goal", "BC, text", "BC, none"]
-    assert grids[-1].header == ["", *document["summary"]]
-    played = {row: [t for t in document["trials"] if t["actor"] == f"{row}, seed 1"] for row in document["summary"]}
-    assert {len(trials) for trials in played.values()} == {4}
-    assert len({tuple(t["state"] for t in trials) for trials in played.values()}) == 1
-    runner.check_same(study, tmp_path)
-    fewer = dataclasses.replace(run, shows=("goal",))
+    folder.make()
+    (run,) = study.runs
+    runner.perform(folder, run)
+    assert "BC, none, seed 1: 4 of 4 episodes" in capsys.readouterr().out
+    assert given == [(True, True), (False, True), (True, False), (False, False)]
+    results = make_results(folder, "pac study")
+    rows = list(results.document["summary"])
+    assert rows == ["BC, text+goal", "BC, goal", "BC, text", "BC, none"]
+    assert results.grids[-1].header == ["seed", *rows]
+    assert [line[0][0] for line in results.grids[-1].rows] == ["1"]
+    played = {row: [e for e in results.document["episodes"] if e["actor"] == f"{row}, seed 1"] for row in rows}
+    assert {len(episodes) for episodes in played.values()} == {4}
+    assert len({tuple(e["state"] for e in episodes) for episodes in played.values()}) == 1
+    folder.check_settings()
+    fewer = dataclasses.replace(study, runs=[dataclasses.replace(run, shows=("goal",))])
     with pytest.raises(ValueError, match="found shows"):
-        runner.check_same(dataclasses.replace(study, runs=[fewer]), tmp_path)
+        StudyFolder(tmp_path, fewer).check_settings()
 
 
-def test_goals_that_the_data_has_not_are_asked_for(tmp_path: Path) -> None:
-    (run,) = parse_study(shown(tmp_path), tmp_path, tmp_path, name="shows").runs
-    for name in ("runs", "trials", "logs"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match="expected goal pictures in the data, to show"):
-        runner.perform(run, tmp_path, 4)
+def test_missing_goal_images_are_an_error(tmp_path: Path) -> None:
+    study = parse_study(shown(tmp_path), tmp_path, tmp_path, name="shows")
+    folder = StudyFolder(tmp_path, study)
+    folder.make()
+    with pytest.raises(ValueError, match="expected goal images in the data, to show"):
+        runner.perform(folder, study.runs[0])
 
 
 def test_an_unknown_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,12 +258,10 @@ def test_an_unknown_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "out").exists()
 
 
-def test_data_that_nothing_makes_is_missed_before_any_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_data_is_found_before_any_is_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = table()
-    content["mixture"]["groups"][0]["datasets"].append({"name": "lives", "path": "{data}/lives/point"})
+    content["mixture"]["groups"][0]["datasets"].append({"name": "replay", "path": "{data}/replay/point"})
     file = dump(content, tmp_path / "points.toml")
     assert main(["study", str(file), "--out", str(tmp_path / "out")]) == 2
-    assert "out/data/lives/point: expected a dataset there" in capsys.readouterr().err
+    assert "out/data/replay/point: expected a dataset there" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

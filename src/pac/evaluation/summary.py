@@ -103,7 +103,7 @@ def _totals(group: Sequence[EpisodeRecord], scale: float = 1.0) -> np.ndarray:
     return scale * np.array([entry.total for entry in group])
 
 
-def mean_of_means(groups: Sequence[np.ndarray], bootstrap: bool) -> Estimate:
+def mean_of_means(groups: Sequence[np.ndarray], bootstrap: bool = False) -> Estimate:
     """Return the mean of the groups' means. Tasks weigh the same; the episodes of each are a sample."""
     low, high = stratified_bootstrap(groups) if bootstrap else stratified_mean(groups)
     return Estimate(

@@ -1,7 +1,6 @@
 """The results of a study: one JSON document of all episodes, and tables of the rows, seeds pooled and seed by seed."""
 
 import dataclasses
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from pac.config import EvaluationConfig
 from pac.evaluation import experts, tables
 from pac.evaluation.compare import warnings
 from pac.evaluation.plan import versions
-from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
+from pac.evaluation.records import EpisodeRecord, by_actor
+from pac.evaluation.result import make_document, make_settings
 from pac.evaluation.summary import Summary, summarise
 from pac.evaluation.tables import METRICS, Grid
 from pac.study.experts import experts_path
@@ -39,31 +39,27 @@ def make_results(folder: StudyFolder, command: str) -> StudyResults:
     known = {task: table[task].mean for task in study.whole_tasks if task in table}
     groups = by_actor(records)
     summaries = _summaries(study, groups, known)
-    document = {
-        "format": FORMAT,
-        "command": command,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "about": study.config.about,
-        "settings": {
-            "seed": rules.seed,
-            "tasks": list(dict.fromkeys(entry.task for entry in records)),
-            "actors": {label: {"study": study.name} for label in groups},
-            "max_steps": rules.max_steps,
-            "stop_at_success": rules.stop_at_success,
-            "cameras": [],
-            "versions": _versions(facts),
-        },
-        "domains": {
-            name: {key: getattr(domain, key) for key in DOMAIN_KEYS} for name, domain in domains.items() if name
-        },
-        "episodes_per_task": study.config.episodes,
-        "experts": experts.used(table, known),
-        "rows": {run.row: run.config.as_json() for run in study.runs},
-        "runs": facts,
-        "summary": {row: dataclasses.asdict(summary) for row, summary in summaries.items()},
-        "notes": warnings(summaries, []),
-        "episodes": [entry.as_json() for entry in records],
-    }
+    settings = make_settings(
+        {label: {"study": study.name} for label in groups},
+        list(dict.fromkeys(entry.task for entry in records)),
+        seed=rules.seed,
+        max_steps=rules.max_steps,
+        stop_at_success=rules.stop_at_success,
+        installed=_versions(facts),
+    )
+    document = make_document(
+        records,
+        settings,
+        summaries,
+        episodes=study.config.episodes,
+        experts={task: table[task] for task in known},
+        command=command,
+        about=study.config.about,
+        domains={name: {key: getattr(domain, key) for key in DOMAIN_KEYS} for name, domain in domains.items() if name},
+        rows={run.row: run.config.as_json() for run in study.runs},
+        runs=facts,
+        notes=warnings(summaries, []),
+    )
     grids = [grid for name, domain in domains.items() for grid in _grids(study, name, domain, groups, known)]
     return StudyResults(records, document, grids)
 
@@ -127,5 +123,5 @@ def seeds_grid(study: Study, each: Mapping[str, Summary], metrics: Sequence[str]
     for seed in dict.fromkeys(run.seed for run in study.runs):
         found = [overall.get(labels.get(seed, "")) for labels in study.actors.values()]
         shown = [tables.show(pick(row), scale) if row is not None else "-" for row in found]
-        lines.append([(f"seed {seed}", False), *((text, False) for text in shown)])
-    return Grid(f"{title}, seed by seed", ["", *study.actors], lines)
+        lines.append([(str(seed), False), *((text, False) for text in shown)])
+    return Grid(f"{title}, seed by seed", ["seed", *study.actors], lines)
