@@ -1,6 +1,7 @@
 """Several charts as one SVG file, for the pages in results/."""
 
 import html
+import re
 from collections.abc import Sequence
 
 from pac.report.charts import WIDTH, Drawing
@@ -9,18 +10,19 @@ from pac.report.html import COLOURS
 COLUMNS, GAP, HEAD = 2, 20, 24
 
 
-def sheet(title: str, drawings: Sequence[tuple[str, Drawing]]) -> str:
-    """Return titled drawings side by side.
+def sheet(title: str, drawings: Sequence[Drawing]) -> str:
+    """Return titled drawings side by side, without values for the pointer.
 
     The file has colours and a background of its own, so that it can be read on a page of either scheme.
     """
     tops, boxes = [GAP] * COLUMNS, list[str]()
-    for number, (name, (drawing, height)) in enumerate(drawings):
+    for number, drawing in enumerate(drawings):
         column = number % COLUMNS
         x, y = GAP + column * (WIDTH + GAP), tops[column]
-        inner = drawing.replace("<svg ", f'<svg x="{x}" y="{y + HEAD}" width="{WIDTH}" height="{height}" ', 1)
-        boxes.append(f'<text class="title" x="{x + 4}" y="{y + 14}">{html.escape(name)}</text>{inner}')
-        tops[column] += HEAD + height + GAP
+        size = f'<svg x="{x}" y="{y + HEAD}" width="{WIDTH}" height="{drawing.height}" '
+        inner = re.sub(r' data-plot="[^"]*"', "", drawing.svg).replace("<svg ", size, 1)
+        boxes.append(f'<text class="title" x="{x + 4}" y="{y + 14}">{html.escape(drawing.title)}</text>{inner}')
+        tops[column] += HEAD + drawing.height + GAP
     width, height = GAP + min(COLUMNS, len(drawings)) * (WIDTH + GAP), max(tops)
     style = (
         f"{COLOURS}text {{ font: 11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif; fill: var(--soft) }}\n"

@@ -170,7 +170,7 @@ def _minutes(seconds: Sequence[float]) -> str:
 
 def bars(found: Results, path: str, *, only_pooled: bool = False) -> PageBlock:
     """Draw bars of the first metric: a panel for each domain, and one for each task where these are few."""
-    panels: list[tuple[str, tuple[str, int]]] = []
+    panels: list[charts.Drawing] = []
     for domain in found.domains:
         summaries = found.summaries(domain)
         metric = metrics_of(summaries)[0]
@@ -201,7 +201,7 @@ def panel(
     dots: Mapping[str, Sequence[float]],
     scale: float,
     limits: tuple[float, float] | None,
-) -> tuple[str, tuple[str, int]]:
+) -> charts.Drawing:
     """Draw one panel of bars. Rows that are no known method take colours in order."""
     unknown = not any(name in METHODS for name in estimates)
     made = [
@@ -217,11 +217,11 @@ def panel(
         for i, (name, entry) in enumerate(estimates.items())
         if entry is not None
     ]
-    return title, charts.draw_bars(title, made, limits)
+    return charts.bars(title, made, limits)
 
 
-def drawn(path: str, panels: Sequence[tuple[str, tuple[str, int]]]) -> PageBlock:
+def drawn(path: str, panels: Sequence[charts.Drawing]) -> PageBlock:
     """Return an image of panels, and the file it is in."""
-    titles = ", ".join(title for title, _ in panels)
+    titles = ", ".join(panel.title for panel in panels)
     words = f"Bars with 95% intervals, one dot per seed: {titles}"
     return PageBlock(text=f'<img src="{path}" alt="{html.escape(words)}">\n', files={path: sheet(words, panels)})

@@ -268,14 +268,14 @@ def curves(found: Sequence[Improvement], path: str) -> PageBlock:
     every = [(one, task, _series(one, task)) for one in found for task in one.tasks]
     shares = [end for one, task, series in every if one.metric(task) != "return" for end in _ends(series)]
     axis = charts.span(np.concatenate([*shares, np.array([0.0, 100.0])])) if shares else None
-    tasks, panels = [task for _, task, _ in every], list[tuple[str, tuple[str, int]]]()
+    tasks, panels = [task for _, task, _ in every], list[charts.Drawing]()
     for one, task, series in every:
         metric = one.metric(task)
         where = task if tasks.count(task) == 1 else f"{task}, {one.name}"
         title, line = f"{where}: {UNITS[metric]}", (f"{one.mastery:g}%", one.mastery)
         given = {"y_range": axis, "line": line} if metric != "return" else {"y_range": None, "line": None}
-        panels.append((title, charts.draw_lines(title, series, x_name="round", **given)))
-    words = "Scores by round with 95% intervals: " + ", ".join(title for title, _ in panels)
+        panels.append(charts.lines(title, series, x_name="round", **given))
+    words = "Scores by round with 95% intervals: " + ", ".join(panel.title for panel in panels)
     key = (
         "Filled: promoted. Hollow: refused. The line follows the promoted policy. The last mark, of another colour, is "
         "the promoted policy on other initial states."

@@ -42,19 +42,19 @@ def test_ticks_are_few_round_and_inside(low: float, width: float) -> None:
 
 
 def test_a_plot_holds_the_numbers_it_was_given() -> None:
-    page = Page(charts.lines("t", [series([0, 10, 20], [1.5, math.nan, 3.25])], x_name="updates"))
+    page = Page(charts.lines("t", [series([0, 10, 20], [1.5, math.nan, 3.25])], x_name="updates").figure())
     assert page.plots["t"]["series"] == [{"name": "a", "x": [0, 10, 20], "y": [1.5, None, 3.25]}]
 
 
 def test_nothing_to_draw_is_no_chart_and_one_point_is_one() -> None:
-    assert charts.lines("t", [series([1, 2], [math.nan, math.nan])], x_name="updates") == ""
-    one = charts.lines("t", [series([5], [0.0])], x_name="updates")
+    assert charts.lines("t", [series([1, 2], [math.nan, math.nan])], x_name="updates").figure() == ""
+    one = charts.lines("t", [series([5], [0.0])], x_name="updates").svg
     assert "nan" not in one
     assert "h0.01" in one
 
 
 def test_a_level_is_within_the_axes() -> None:
-    drawn = charts.lines("t", [series([0, 1], [1.0, 2.0])], x_name="round", line=("expert", 100.0))
+    drawn = charts.lines("t", [series([0, 1], [1.0, 2.0])], x_name="round", line=("expert", 100.0)).svg
     assert "expert" in drawn
     assert ">100<" in drawn
 
@@ -69,7 +69,7 @@ def test_a_range_is_never_empty() -> None:
 
 def test_bars_without_an_interval_have_no_whisker() -> None:
     bar = charts.Bar(name="a", index=0, value=3.0, low=-math.inf, high=math.inf, text="3.0 [?]")
-    drawn = charts.bars("t", [bar], unit="return")
+    drawn = charts.bars("t", [bar]).figure("return")
     assert "inf" not in drawn
     assert "nan" not in drawn
     assert "<path" not in drawn

@@ -19,10 +19,24 @@ WIDTH, HEIGHT = 360, 216
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 8, 32  # margins
 MAX_POINTS = 300  # drawn of a curve
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-Drawing = tuple[str, int]  # SVG and its height
 Number = int | float
 
 SCRIPT = f"const WIDTH = {WIDTH}, LEFT = {LEFT}, SPAN = {WIDTH - LEFT - RIGHT};\n" + (ASSETS / "page.js").read_text()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A chart without its title. `svg` is empty if there is nothing to draw."""
+
+    title: str
+    svg: str
+    height: int
+
+    def figure(self, note: str = "") -> str:
+        """Return HTML with the title and a note above the chart."""
+        below = f"<br>{escape(note)}" if note else ""
+        caption = f"<figcaption><strong>{escape(self.title)}</strong>{below}</figcaption>"
+        return f"<figure>{caption}{self.svg}</figure>" if self.svg else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -212,14 +226,11 @@ def _path(axes: Axes, x: np.ndarray, y: np.ndarray) -> str:
     return "".join(parts)
 
 
-def _svg(content: str, height: int, label: str, plot: dict[str, Any] | None = None) -> str:
+def _svg(content: str, height: int, title: str, plot: dict[str, Any] | None = None) -> Drawing:
     data = f' data-plot="{escape(json.dumps(plot))}"' if plot else ""
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}"{data}>{content}</svg>'
-
-
-def _figure(title: str, drawing: str, note: str = "") -> str:
-    below = f"<br>{escape(note)}" if note else ""
-    return f"<figure><figcaption><strong>{escape(title)}</strong>{below}</figcaption>{drawing}</figure>"
+    label = escape(title)
+    svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}"{data}>{content}</svg>'
+    return Drawing(title=title, svg=svg, height=height)
 
 
 # -------------------------------------------------------------------------------------------------------------- lines
@@ -232,31 +243,14 @@ def lines(
     x_name: str,
     y_range: tuple[float, float] | None = None,
     line: tuple[str, float] | None = None,
-    note: str = "",
-) -> str:
-    """Return a figure of lines over steps or rounds, or nothing if all values are NaN.
-
-    `line` is the name of a level to compare with, and its value.
-    """
+) -> Drawing:
+    """Return lines over steps or rounds; nothing if all values are NaN. `line` is a named level to compare with."""
     series = [entry for entry in series if np.isfinite(entry.y).any()]
     if not series:
-        return ""
+        return Drawing(title=title, svg="", height=0)
     axes = _line_axes(series, y_range, line)
     plot = {"x": x_name, "low": axes.x_low, "high": axes.x_high, "series": [_plot_data(entry) for entry in series]}
-    return _figure(title, _svg(_draw_lines(axes, series, x_name, line), HEIGHT, title, plot), note)
-
-
-def draw_lines(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x_name: str,
-    y_range: tuple[float, float] | None = None,
-    line: tuple[str, float] | None = None,
-) -> Drawing:
-    """Return the drawing alone, without values for the pointer."""
-    axes = _line_axes(series, y_range, line)
-    return _svg(_draw_lines(axes, series, x_name, line), HEIGHT, title), HEIGHT
+    return _svg(_draw_lines(axes, series, x_name, line), HEIGHT, title, plot)
 
 
 def _line_axes(series: Sequence[Series], y_range: tuple[float, float] | None, line: tuple[str, float] | None) -> Axes:
@@ -350,13 +344,8 @@ def _whisker(axes: Axes, x: float, low: float, high: float, index: int, aside: f
 # --------------------------------------------------------------------------------------------------- bars and scatter
 
 
-def bars(title: str, rows: Sequence[Bar], *, unit: str, y_range: tuple[float, float] | None = None) -> str:
-    """Return a figure of horizontal bars, each below its name and number. Dots are the seeds."""
-    return _figure(title, draw_bars(title, rows, y_range)[0], unit)
-
-
-def draw_bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | None = None) -> Drawing:
-    """Return the drawing alone."""
+def bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | None = None) -> Drawing:
+    """Return horizontal bars, each below its name and number. Dots are the seeds."""
     step, head, left, inner = 36, 4, 4, WIDTH - 8 - RIGHT
     end = head + step * len(rows)
     seen = [value for row in rows for value in (row.value, row.low, row.high, *row.parts)]
@@ -371,7 +360,7 @@ def draw_bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | No
         parts.append(_rule((x, head), (x, end), "line"))
         parts.append(_text(x, end + 13, short(value), "start" if x < 12 else "end" if x > WIDTH - 24 else "middle"))
     parts += [_bar(row, head + step * i, place, left + inner) for i, row in enumerate(rows)]
-    return _svg("".join(parts), end + 18, title), end + 18
+    return _svg("".join(parts), end + 18, title)
 
 
 def _bar(row: Bar, top: int, place: Callable[[float], float], right: int) -> str:
@@ -393,8 +382,8 @@ def _bar(row: Bar, top: int, place: Callable[[float], float], right: int) -> str
     return "".join([*parts, "</g>"])
 
 
-def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, y_name: str) -> str:
-    """Return a figure of points with the diagonal. Both axes have the same range. Crosses are the means."""
+def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, y_name: str) -> Drawing:
+    """Return points with the diagonal. Both axes have the same range. Crosses are the means."""
     low, high = span(np.concatenate([np.concatenate([cloud.x, cloud.y]) for cloud in clouds]))
     axes = Axes(low, high, low, high, height=HEIGHT + 70)
     corners = (axes.x(low), axes.y(low)), (axes.x(high), axes.y(high))
@@ -410,4 +399,4 @@ def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, y_name: str) ->
         means.append(f'<path d="{d}" style="fill:none;stroke:var(--paper);stroke-width:5"/>')
         means.append(f'<path d="{d}" style="fill:none;stroke:{colour(cloud.index)};stroke-width:2.4"/></g>')
     content = axes.draw(x_name, y_name) + axes.clip("".join(points + means))
-    return _figure(title, _svg(content, axes.height, title))
+    return _svg(content, axes.height, title)

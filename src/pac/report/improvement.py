@@ -44,7 +44,7 @@ def _chart(improvement: LoadedImprovement, task: str) -> str:
     expert = improvement.experts.get(task, math.nan)
     line = ("expert", expert) if unit == "return" and math.isfinite(expert) else None
     y_range = (-3.0, 103.0) if unit == "success" else None
-    return charts.lines(task, [series], x_name="round", y_range=y_range, line=line, note=name)
+    return charts.lines(task, [series], x_name="round", y_range=y_range, line=line).figure(name)
 
 
 def _table(rounds: Sequence[FinishedRound], tasks: Sequence[str]) -> str:

@@ -103,7 +103,7 @@ def _bars(
                 parts=tuple(scale * member.mean for member in members.values()),
             )
         )
-    return charts.bars(title, rows, unit=UNITS[metric], y_range=(0.0, 100.0) if metric == "success" else None)
+    return charts.bars(title, rows, (0.0, 100.0) if metric == "success" else None).figure(UNITS[metric])
 
 
 # -------------------------------------------------------------------------------------------------------- calibration
@@ -125,7 +125,7 @@ def calibration_section(comparisons: Sequence[ComparisonGroup], colours: Colours
                     clouds.append(_cloud(row, episodes, colours))
                     rows.append(_calibration_row(where, clouds[-1]))
             if clouds:
-                figures.append(charts.scatter(where, clouds, x_name="predicted", y_name="achieved"))
+                figures.append(charts.scatter(where, clouds, x_name="predicted", y_name="achieved").figure())
     header = ["row", "task", "episodes", "predicted", "achieved", "predicted - achieved"]
     reason = "Left out, because their critic learned another reward than the environment's"
     shown = [html.warning(f"{reason}: {', '.join(left_out)}.")] if left_out else []

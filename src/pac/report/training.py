@@ -104,7 +104,7 @@ def _chart(name: str, groups: Groups, colours: Mapping[str, int], title: str, un
     for row, runs in groups.items():
         if found := [run.curves[name] for run in runs if name in run.curves]:
             series.append(_series(row, found, colours[row]))
-    return charts.lines(title, series, x_name="updates", note=", ".join(filter(None, (unit, name))))
+    return charts.lines(title, series, x_name="updates").figure(", ".join(filter(None, (unit, name))))
 
 
 def _series(row: str, curves: Sequence[Curve], index: int) -> charts.Series:
@@ -161,13 +161,8 @@ def _evaluation_chart(name: str, groups: Groups, colours: Mapping[str, int]) -> 
             )
         )
     where = task if task != "all" else tasks[0] if len(tasks) == 1 else f"all {len(tasks)} tasks"
-    return charts.lines(
-        f"{metric.capitalize()}, {where}",
-        series,
-        x_name="updates",
-        y_range=(-3.0, 103.0) if percent else None,
-        note="%" if percent else "mean return",
-    )
+    title, y_range = f"{metric.capitalize()}, {where}", (-3.0, 103.0) if percent else None
+    return charts.lines(title, series, x_name="updates", y_range=y_range).figure("%" if percent else "mean return")
 
 
 def _point(found: Iterable[tuple[LoadedRun, Curve]], step: int, task: str, metric: str) -> tuple[float, float, float]:
