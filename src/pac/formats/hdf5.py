@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.formats.checks import CHECK_PATH, CHOOSE_KEYS, check, need, reading, require
+from pac.formats.checks import CHOOSE_KEYS, check, need, reading, require
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: a file cannot hold more than this
@@ -16,19 +16,16 @@ _MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: a file cannot hold more 
 
 def is_hdf5(path: Path) -> bool:
     """Return whether a file starts as HDF5 does."""
-    return path.is_file() and _first_bytes(path) == MAGIC
-
-
-def _first_bytes(path: Path) -> bytes:
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
-        return file.read(len(MAGIC))
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def open_hdf5(path: Path) -> Any:
     """Open an h5py.File for reading."""
-    check(path.is_file(), path, "an HDF5 file", "no such file", CHECK_PATH)
-    expected, fix = f"an HDF5 file, which starts with {MAGIC!r}", "Download it again, or name its format with --format."
-    check(is_hdf5(path), path, expected, repr(_first_bytes(path)), fix)
+    found = "another file" if path.is_file() else "no such file"
+    check(is_hdf5(path), path, "an HDF5 file", found, "Download it again, or name its format with --format.")
     with reading(path, "HDF5"):
         return need("h5py", "formats").File(path, "r")
 

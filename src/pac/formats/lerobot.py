@@ -98,10 +98,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                 success=bool(np.any(raw["next.success"])) if "next.success" in raw else None,
                 extra_rewards={name.removeprefix(f"{reward}."): raw[name] for name in extras},
             )
-        expected, found = (
-            f"frames of all {len(rows)} episodes in meta/episodes",
-            f"none of episodes {sorted(missing)[:5]}",
-        )
+        expected, found = f"frames of all {len(rows)} episodes", f"none of episodes {sorted(missing)[:5]}"
         fix = "A parquet file is missing or damaged: download it again."
         check(not missing, path / "data", expected, found, fix)
 
@@ -123,10 +120,8 @@ def _notes(features: Mapping[str, Any], reward: str) -> list[str]:
     if reward not in features:
         notes.append(NO_REWARDS)
     if "next.terminated" not in features and not {"next.done", "next.truncated"} <= set(features):
-        rule = "every end is a time limit"
-        if "next.success" in features:
-            rule = "only an end with next.success is terminal"
-        notes.append(f"The dataset does not tell a termination from a time limit: {rule}.")
+        terminal = "only an end with next.success" if "next.success" in features else "no end"
+        notes.append(f"The dataset does not tell a termination from a time limit: {terminal} is terminal.")
     return notes
 
 
@@ -184,16 +179,13 @@ def _meta_rows(layout: _Layout, name: str) -> list[dict[str, Any]]:
         path = meta / f"{name}.jsonl"
         with reading(path, "JSON lines"):
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        for number, row in enumerate(rows):
-            check(isinstance(row, dict), f"{path}, line {number + 1}", "a JSON object", row)
         return rows
     rows = []
     for file in sorted((meta / name).glob("*/*.parquet")) or [meta / f"{name}.parquet"]:
         table = read_parquet(file)
         with reading(file, "parquet"):
-            rows += table.select(
-                [column for column in table.column_names if not column.startswith("stats/")]
-            ).to_pylist()
+            names = [name for name in table.column_names if not name.startswith("stats/")]
+            rows += table.select(names).to_pylist()
     return rows
 
 

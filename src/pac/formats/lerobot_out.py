@@ -80,31 +80,31 @@ class _DataFiles:
     """Parquet files of frames, one row group per episode. A large file is followed by a new one."""
 
     def __init__(self, folder: Path, features: Mapping[str, Any]) -> None:
-        self._folder, self._features, self._number = folder, features, 0
+        self._folder, self._features, self._number = folder, features, -1
+        types = [(name, _arrow_type(feature)) for name, feature in features.items()]
+        self._schema = need("pyarrow", "formats").schema(types)
         self._writer: Any = None
 
     def write(self, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
         """Add an episode. Return the numbers of its chunk and its file."""
-        arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
-        schema = arrow.schema([(name, _arrow_type(feature)) for name, feature in self._features.items()])
-        if self._writer is not None and self._path().stat().st_size > FILE_MEGABYTES << 20:
-            self.close()
-            self._number += 1
-        if self._writer is None:
-            self._path().parent.mkdir(parents=True, exist_ok=True)
-            self._writer = parquet.ParquetWriter(self._path(), schema, compression="snappy")
+        if self._writer is None or self._path.stat().st_size > FILE_MEGABYTES << 20:
+            self._open_next()
         arrays = [_arrow_array(columns[name], feature) for name, feature in self._features.items()]
-        self._writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+        self._writer.write_table(need("pyarrow", "formats").Table.from_arrays(arrays, schema=self._schema))
         return divmod(self._number, FILES_PER_CHUNK)
+
+    def _open_next(self) -> None:
+        self.close()
+        self._number += 1
+        chunk, file = divmod(self._number, FILES_PER_CHUNK)
+        self._path = self._folder / "data" / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        parquet = need("pyarrow.parquet", "formats")
+        self._writer = parquet.ParquetWriter(self._path, self._schema, compression="snappy")
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
-
-    def _path(self) -> Path:
-        chunk, file = divmod(self._number, FILES_PER_CHUNK)
-        return self._folder / "data" / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
 
 
 def _features(data: Dataset, success_known: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ Ends: `is_terminal` of the last step is a true termination, its absence a time l
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,6 @@ TEXTS = (  # features that may hold the instruction
 )
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Names of the features to read, the same for all examples of a source."""
-
-    keys: dict[str, tuple[str, ...]]
-    actions: tuple[str, ...]
-    reward: str
-    texts: tuple[str, ...]
-
-
 def detect(path: Path) -> bool:
     return ".tfrecord" in path.name or (path.is_dir() and bool(_folder(path)))
 
@@ -55,13 +45,13 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     first = next(examples, None)
     if first is None:
         raise problem(path, expected="at least one episode", found="none", fix="Check the download.")
-    layout = _layout(*first, options)
+    layout = _Layout(*first, options)
     notes = [] if layout.reward in first[1] else [NO_REWARDS]
     if "steps/is_terminal" not in first[1] and "steps/discount" not in first[1]:
         notes.append("Neither is_terminal nor discount: every end counts as a time limit.")
     last_is_observation = options.last_step == "observation"
     if options.last_step == "auto":
-        _, action, reward = _steps(*first, layout)
+        _, action, reward = layout.steps(*first)
         last_is_observation = not np.nan_to_num(np.append(action[-1], reward[-1])).any()
         meaning, other = "an observation only", "transition"
         if not last_is_observation:
@@ -70,7 +60,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
 
     def episodes() -> Iterator[Episode]:
         for where, example in chain([first], examples):
-            raw, action, reward = _steps(where, example, layout)
+            raw, action, reward = layout.steps(where, example)
             stop = len(action) - last_is_observation
             if stop == 0:
                 notes.append(f"{where}: one observation and no transition: left out.")
@@ -82,7 +72,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                 action=action[:stop],
                 reward=reward[:stop],
                 terminated=_is_terminal(example),
-                instruction=_text(example, layout),
+                instruction=layout.text(example),
             )
 
     return ForeignDataset(keys=layout.keys, episodes=episodes(), notes=notes)
@@ -95,47 +85,48 @@ def _examples(file: Path) -> Iterator[tuple[str, dict[str, Values]]]:
         yield where, parse_example(record, where)
 
 
-def _layout(where: str, example: Mapping[str, Values], options: ImportOptions) -> _Layout:
-    found = {name.removeprefix(OBSERVATION): x for name, x in example.items() if name.startswith(OBSERVATION)}
-    images = sorted(name for name, values in found.items() if isinstance(values, list) and _is_encoded(values))
-    numbers = sorted(name for name, values in found.items() if isinstance(values, np.ndarray))
-    state = tuple(name for name in numbers if "language" not in name)  # no embeddings of the task, unless asked for
-    options = replace(options, keys={STATE: state, **options.keys})
-    parts = sorted(name.removeprefix("steps/") for name in example if name.startswith("steps/action/"))
-    actions = options.keys.get("action", ("action",) if "steps/action" in example else tuple(parts))
-    check(actions, where, "key 'steps/action'", "none", "Name it with --keys action=KEY.")
-    return _Layout(
-        keys=choose_keys(numbers, images, options, f"{where}, steps/observation"),
-        actions=tuple(f"steps/{key}" for key in actions),
-        reward=f"steps/{key_of('reward', 'reward', options)}",
-        texts=tuple(f"steps/{key}" for key in options.keys.get("instruction", ())) or TEXTS,
-    )
+class _Layout:
+    """Names of the features to read, the same for all examples of a source."""
 
+    def __init__(self, where: str, example: Mapping[str, Values], options: ImportOptions) -> None:
+        found = {name.removeprefix(OBSERVATION): x for name, x in example.items() if name.startswith(OBSERVATION)}
+        images = sorted(name for name, values in found.items() if isinstance(values, list) and _is_encoded(values))
+        numbers = sorted(name for name, values in found.items() if isinstance(values, np.ndarray))
+        state = tuple(name for name in numbers if "language" not in name)  # no embeddings of the task, unless asked for
+        chosen = replace(options, keys={STATE: state, **options.keys})
+        self.keys = choose_keys(numbers, images, chosen, f"{where}, steps/observation")
+        parts = sorted(name.removeprefix("steps/") for name in example if name.startswith("steps/action/"))
+        self.actions = options.keys.get("action", ("action",) if "steps/action" in example else tuple(parts))
+        check(self.actions, where, "key 'steps/action'", "none", "Name it with --keys action=KEY.")
+        self.reward = f"steps/{key_of('reward', 'reward', options)}"
+        self.texts = tuple(f"steps/{key}" for key in options.keys.get("instruction", ())) or TEXTS
 
-def _steps(
-    where: str, example: Mapping[str, Values], layout: _Layout
-) -> tuple[dict[str, Values], np.ndarray, np.ndarray]:
-    """Return the observations by key, the actions and the rewards of an episode, one row per step."""
-    num_steps = len(_step_flags(example, where))
+    def steps(self, where: str, example: Mapping[str, Values]) -> tuple[dict[str, Values], np.ndarray, np.ndarray]:
+        """Return the observations by key, the actions and the rewards of an episode, one row per step."""
+        num_steps = len(_step_flags(example, where))
 
-    def rows(name: str) -> Values:
-        values: Values = require(example, name, where)
-        found, expected = len(values), f"values for {num_steps} steps"
-        if isinstance(values, list):
-            check(found == num_steps, f"{where}, key {name!r}", expected, found)
-            return values
-        check(found % num_steps == 0, f"{where}, key {name!r}", expected, found)
-        return values.reshape(num_steps, found // num_steps)
+        def rows(name: str, numbers: bool = True) -> Any:
+            values: Values = require(example, name, where)
+            place, found, expected = f"{where}, key {name!r}", len(values), f"values for {num_steps} steps"
+            if isinstance(values, list):
+                check(not numbers, place, "numbers", "bytes", CHOOSE_KEYS)
+                check(found == num_steps, place, expected, found)
+                return values
+            check(found % num_steps == 0, place, expected, found)
+            return values.reshape(num_steps, found // num_steps)
 
-    def numbers(name: str) -> Any:
-        values = rows(name)
-        check(isinstance(values, np.ndarray), f"{where}, key {name!r}", "numbers", "bytes", CHOOSE_KEYS)
-        return values
+        raw = {key: rows(OBSERVATION + key, numbers=False) for key in used_keys(self.keys)}
+        action = np.concatenate([rows(f"steps/{key}") for key in self.actions], axis=1)
+        reward = rows(self.reward) if self.reward in example else np.zeros((num_steps, 1), np.float32)
+        return raw, action, reward
 
-    raw = {key: rows(OBSERVATION + key) for key in used_keys(layout.keys)}
-    action = np.concatenate([numbers(name) for name in layout.actions], axis=1)
-    reward = numbers(layout.reward) if layout.reward in example else np.zeros((num_steps, 1), np.float32)
-    return raw, action, reward
+    def text(self, example: Mapping[str, Values]) -> str:
+        """Return the instruction of an episode."""
+        for name in self.texts:
+            values = example.get(name)
+            if isinstance(values, list) and values:
+                return values[0].decode("utf-8")
+        return ""
 
 
 def _is_terminal(example: Mapping[str, Values]) -> bool:
@@ -145,15 +136,6 @@ def _is_terminal(example: Mapping[str, Values]) -> bool:
         if isinstance(values, np.ndarray) and len(values):
             return bool(values[-1] == end)
     return False
-
-
-def _text(example: Mapping[str, Values], layout: _Layout) -> str:
-    """Return the instruction of an episode."""
-    for name in layout.texts:
-        values = example.get(name)
-        if isinstance(values, list) and values:
-            return values[0].decode("utf-8")
-    return ""
 
 
 def _folder(path: Path) -> Path | None:

@@ -39,7 +39,9 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     observations = {key: dataset(data, f"{first}/{key}", path) for key in member(data, first, path)}
     keys = choose_array_keys(observations, options, f"{path}, {first}")
     action_key, reward_key = key_of("action", "actions", options), key_of("reward", "rewards", options)
-    instruction = _instruction(data, path)
+    environment, libero = _attribute(data, "env_args", path), _attribute(data, "problem_info", path)
+    text = libero.get("language_instruction", environment.get("env_name", ""))
+    rate = (environment.get("env_kwargs") or {}).get("control_freq")
 
     def episodes() -> Iterator[Episode]:
         with file:
@@ -59,7 +61,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                     action=array(group, action_key, path),
                     reward=reward,
                     terminated=bool(len(dones) and dones[-1] and success and reward[-1]),
-                    instruction=instruction,
+                    instruction=str(text[0] if isinstance(text, list) and text else text),
                     success=success,
                 )
 
@@ -68,7 +70,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
         keys=keys,
         episodes=episodes(),
         num_episodes=len(demos),
-        fps=_control_rate(data, path),
+        fps=float(rate) if rate else None,
         action_low=None if bound is None else -bound,
         action_high=bound,
         notes=["robomimic's dones do not tell success from a time limit: only an end with reward 1 is terminal."],
@@ -100,17 +102,3 @@ def _attribute(data: Any, name: str, path: Path) -> dict[str, Any]:
     content = json.loads(text)
     check(isinstance(content, dict), f"{path}, data.attrs[{name!r}]", "a JSON object", text)
     return content
-
-
-def _instruction(data: Any, path: Path) -> str:
-    """Return LIBERO's instruction, or robomimic's name of the environment."""
-    text = _attribute(data, "problem_info", path).get("language_instruction")
-    if text is None:
-        text = _attribute(data, "env_args", path).get("env_name", "")
-    return str(text[0] if isinstance(text, list) and text else text)
-
-
-def _control_rate(data: Any, path: Path) -> float | None:
-    kwargs = _attribute(data, "env_args", path).get("env_kwargs")
-    rate = kwargs.get("control_freq") if isinstance(kwargs, dict) else None
-    return float(rate) if isinstance(rate, int | float) and rate > 0 else None
