@@ -3,8 +3,8 @@
     python benchmarks/scale_plan.py                          # size L, 3M updates, 8, 64 and 512 GPUs
     python benchmarks/scale_plan.py --gpus 16 --price 3.5
 
-Measured: the time and memory of a compiled update without pictures (results/train_speed_h200.json), the overhead of a
-small batch and the time of a picture (results/model_speed_h200.json). Assumed: the speed of links and the price.
+Measured: the time and memory of a compiled update without images (results/train_speed_h200.json), the overhead of a
+small batch and the time of an image (results/model_speed_h200.json). Assumed: the speed of links and the price.
 Counted: bytes and FLOPs.
 """
 
@@ -41,10 +41,10 @@ class Assumptions:
 class Measured:
     """One H200, in seconds and bytes."""
 
-    rate: float  # useful FLOP/s of a compiled update of L without pictures
+    rate: float  # useful FLOP/s of a compiled update of L without images
     overhead: float  # of a forward and a backward pass of L, eager, beyond its FLOPs at that rate
-    picture: float  # encoding one, forward
-    window_bytes: float  # activations of L, without pictures, and whatever else does not shrink with sharding
+    image: float  # encoding one, forward
+    window_bytes: float  # activations of L, without images, and whatever else does not shrink with sharding
 
     @classmethod
     def read(cls, folder: Path) -> "Measured":
@@ -57,20 +57,20 @@ class Measured:
         pass_ = next(r for r in found["sizes"] if r["size"] == "L")
         flops = 3 * sum(forward_flops(config, Load.full(config), pass_["batch"]).values())
         seen = {r["holds"]: r for r in found["tokens"]}
-        with_pictures, without = seen["everything"], seen["dog (223)"]
-        pictures = with_pictures["batch"] * (config.num_cameras + config.num_goal_images)
+        with_images, without = seen["everything"], seen["dog (223)"]
+        images = with_images["batch"] * (config.num_cameras + config.num_goal_images)
         return cls(
             rate=rate,
             overhead=pass_["forward+backward ms"] / 1e3 - flops / rate,
-            picture=(with_pictures["trimmed ms"] - without["trimmed ms"]) / 1e3 / pictures,
+            image=(with_images["trimmed ms"] - without["trimmed ms"]) / 1e3 / images,
             window_bytes=(update["peak GB"] * GB - 5 * FULL * parameters) / windows,
         )
 
 
-def load_of(config: ModelConfig, pictures: int) -> Load:
+def load_of(config: ModelConfig, images: int) -> Load:
     return Load(
         num_proprio=config.num_proprio,
-        num_images=pictures,
+        num_images=images,
         num_text_tokens=config.num_text_tokens,
         num_actions=config.num_actions,
     )
@@ -85,8 +85,8 @@ def split_parameters(config: ModelConfig) -> tuple[int, int, int]:
     return blocks, heads, sum(p.numel() for p in named.values()) - blocks - heads
 
 
-def picture_bytes(config: ModelConfig) -> int:
-    """What the image encoder keeps of one picture for its backward pass: inputs and outputs of convolutions, where the
+def image_bytes(config: ModelConfig) -> int:
+    """What the image encoder keeps of one image for its backward pass: inputs and outputs of convolutions, where the
     maximum was (8 bytes), and the two rectified maps of each residual block.
     """
     height, width, inner, total = config.image_height, config.image_width, 3, 0
@@ -123,18 +123,18 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What an update computes: pictures of every window, real or padding, and real ones on average."""
+    """What an update computes: images of every window, real or padding, and real ones on average."""
 
     windows: int
     window: int
-    pictures: int
-    real_pictures: float
+    images: int
+    real_images: float
 
     @classmethod
     def of(cls, planned: MixturePlan) -> "Batch":
         mean = sum(float(row.p_eff) * row.counts.images for row in planned.datasets)
         most = max(row.counts.images for row in planned.datasets if row.p_eff)
-        return cls(windows=planned.mixture.batch_size, window=planned.mixture.window, pictures=most, real_pictures=mean)
+        return cls(windows=planned.mixture.batch_size, window=planned.mixture.window, images=most, real_images=mean)
 
 
 def memory(config: ModelConfig, batch: Batch, measured: Measured, given: Assumptions, gpus: int) -> dict[str, float]:
@@ -151,7 +151,7 @@ def memory(config: ModelConfig, batch: Batch, measured: Measured, given: Assumpt
         # Two blocks of weights (one in use, one on its way), one of gradients, heads and rest of model and target.
         "put together": per_block * (2 * HALF + HALF + FULL) + 3 * FULL * (heads + rest),
         "activations": windows * measured.window_bytes,
-        "activations of pictures": windows * (batch.window - 1) * batch.pictures * picture_bytes(config),
+        "activations of images": windows * (batch.window - 1) * batch.images * image_bytes(config),
     }
 
 
@@ -159,7 +159,7 @@ def times(config: ModelConfig, batch: Batch, measured: Measured, given: Assumpti
     """Seconds an update, with computing and sending one after the other and at once."""
     asked = update_flops(config, load_of(config, 0), batch.windows, batch.window)
     passes = batch.windows * (3 * (batch.window - 1) + batch.window)
-    work = asked / measured.rate + passes * batch.pictures * measured.picture
+    work = asked / measured.rate + passes * batch.images * measured.image
     parts, traffic = min(gpus, given.node), Traffic.of(config)
     sending = traffic.within(parts) / given.node_link
     sending += traffic.between(parts, gpus // parts) / given.network_link
@@ -186,8 +186,8 @@ def column(config: ModelConfig, batch: Batch, measured: Measured, given: Assumpt
         "sending": f"{1e3 * spent['sending']:.0f} ms",
         "sending, were weights split over all GPUs": f"{1e3 * spent['sending, split over all']:.0f} ms",
         "**an update**": f"**{1e3 * spent['at once']:.0f} to {1e3 * spent['sum']:.0f} ms**",
-        "pictures read, all GPUs": f"{batch.real_pictures * frames / spent['at once'] / GB:.2f} GB/s",
-        "pictures to each GPU, padded": f"{1e3 * batch.pictures * frames / gpus / spent['at once'] / GB:.0f} MB/s",
+        "images read, all GPUs": f"{batch.real_images * frames / spent['at once'] / GB:.2f} GB/s",
+        "images to each GPU, padded": f"{1e3 * batch.images * frames / gpus / spent['at once'] / GB:.0f} MB/s",
         "**days**": f"**{days['at once']:.1f} to {days['sum']:.1f}**",
         "GPU hours": f"{hours['at once']:,.0f} to {hours['sum']:,.0f}",
         "cost": f"${given.price * hours['at once']:,.0f} to ${given.price * hours['sum']:,.0f}",
@@ -207,12 +207,12 @@ def report(size: str, gpus: list[int], given: Assumptions) -> str:
     blocks, heads, rest = split_parameters(config)
     facts = {
         "parameters: blocks' products, heads, rest": f"{blocks / 1e6:.1f}M, {heads / 1e6:.1f}M, {rest / 1e6:.1f}M",
-        "a compiled update without pictures": f"{measured.rate / 1e12:.0f} TFLOP/s",
+        "a compiled update without images": f"{measured.rate / 1e12:.0f} TFLOP/s",
         "overhead of a forward and a backward pass": f"{1e3 * measured.overhead:.1f} ms",
-        "encoding a picture": f"{1e6 * measured.picture:.1f} us",
-        "activations of a window, pictures apart": f"{measured.window_bytes / 1e6:.0f} MB",
-        "activations of a picture (counted)": f"{picture_bytes(config) / 1e6:.1f} MB",
-        "pictures an observation: padded, real": f"{batch.pictures}, {batch.real_pictures:.2f}",
+        "encoding an image": f"{1e6 * measured.image:.1f} us",
+        "activations of a window, images apart": f"{measured.window_bytes / 1e6:.0f} MB",
+        "activations of an image (counted)": f"{image_bytes(config) / 1e6:.1f} MB",
+        "images an observation: padded, real": f"{batch.images}, {batch.real_images:.2f}",
     }
     found = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     columns = {f"{n} GPUs": column(config, batch, measured, given, n) for n in gpus}

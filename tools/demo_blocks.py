@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -108,23 +109,25 @@ def _difference(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray
 
 def cost(found: Demo) -> str:
     """Return a table of the minutes that each seed took, and the commands."""
-    parts = {"data": "data", "training": "training", "trials": "evaluation"}
-    header = [
-        "",
-        "episodes a task",
-        "updates",
-        "evaluation episodes a task",
-        *(f"minutes: {k}" for k in parts.values()),
-    ]
+    header = ["", "episodes a task", "updates", "evaluation episodes a task"]
+    header += [f"minutes: {part}" for part in ("data", "training", "evaluation")]
     lines, commands = list[list[Cell]](), []
     for seed, document in found.documents.items():
-        about, seconds = document["settings"], document["seconds"]
-        counts = [f"{about[name]:,}" for name in ("episodes", "steps", "trials")]
-        times = [f"{seconds[name] / 60:.1f}" for name in parts]
-        lines.append([(text, False) for text in (f"seed {seed}", *counts, *times)])
+        counts = [f"{count:,}" if isinstance(count, int) else count for count in _counts(document["settings"])]
+        seconds = document["seconds"]
+        spent = (seconds["data"], seconds["training"], seconds.get("evaluation", seconds.get("trials")))
+        cells = [f"seed {seed}", *counts, *(f"{part / 60:.1f}" for part in spent)]
+        lines.append([(text, False) for text in cells])
         commands.append(document["command"])
     title = "Cost: work that an earlier call had done is not counted"
     return markdown([Grid(title, header, lines)], command="\n".join(commands))
+
+
+def _counts(settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the collected episodes, the updates and the evaluation episodes, each per task but the updates."""
+    if "trials" in settings:  # a demo of an earlier version
+        return settings["episodes"], settings["steps"], settings["trials"]
+    return settings["collected_episodes"], str(settings["length"]).removesuffix(" steps"), settings["episodes"]
 
 
 def bars(found: Demo, path: str, *, only_pooled: bool = False) -> PageBlock:

@@ -225,7 +225,7 @@ def improvements(found: Sequence[Improvement]) -> str:
             ]
             lines.append([(cell, yes and place == 4) for place, cell in enumerate(cells)])
     levels = " or ".join(f"{level:g}%" for level in sorted({one.mastery for one in found}))
-    title = f"Reached: {levels} on other initial states, by the mean (95%: Wilson; standard error over trials)"
+    title = f"Reached: {levels} on other initial states, by the mean (95%: Wilson; standard error over episodes)"
     notes = ["Updates and minutes are of the whole improvement, which its tasks share. Minutes are of finished rounds."]
     return markdown([Grid(title, header, lines), _how(found)], notes)
 

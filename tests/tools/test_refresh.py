@@ -201,6 +201,14 @@ def test_demo_numbers_match_its_episodes_and_its_own_table(seed: int) -> None:
                 assert demo.scores(method)[task].mean() == pytest.approx(said, abs=1e-3)
 
 
+def test_a_demo_of_the_present_version_has_the_same_cost_table(tmp_path: Path) -> None:
+    document = Folder(RESULTS / "demo/seed-1.parquet").read("demo.json")
+    document["settings"] = {"seed": 1, "tasks": 3, "collected_episodes": 100, "length": "1k steps", "episodes": 50}
+    document["seconds"] = {"data": 60.0, "training": 120.0, "evaluation": 6.0}
+    write_json(tmp_path / "demo.json", document)
+    assert "| seed 1 | 100 | 1k | 50 | 1.0 | 2.0 | 0.1 |" in made(tmp_path, "cost demo.json")
+
+
 # --------------------------------------------------------------------------------------------------- what changes it
 
 
