@@ -1,4 +1,4 @@
-"""Does the critic see the action? A bandit with 0/1 returns, where most of a return's variance is luck.
+"""Does the critic use the action? A bandit with returns of 0 and 1 and mostly random variance.
 
     python benchmarks/critic.py --steps 800 --seeds 0 1        # one core: about 40 s a row and seed
 
@@ -47,7 +47,7 @@ def perceiver(change: Callable[[PAC], None] = lambda model: None, **settings: An
 
 
 def mlp() -> tuple[Critic, list[Any], Bins]:
-    """Two hidden layers of 256 on state and action."""
+    """Return a network with two hidden layers of 256 on state and action."""
     bins = model_config("nano").value_bins
     net = small_net(NUM_STATES + NUM_ACTIONS, bins.count)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def mlp() -> tuple[Critic, list[Any], Bins]:
 
 
 def shared_bias(model: PAC) -> None:
-    """The start of before: what all tokens of an action share is as large as what tells actions apart."""
+    """Use the earlier initialisation: the bias that all tokens share is as large as their differences."""
     nn.init.normal_(model.q.action.numbers.linear.bias)  # type: ignore[union-attr, arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Reading numbers on a GPU: kernels of `pac.model.kernels.scalar` against the compiled PyTorch of `ScalarAttention`.
+"""Compare the kernels of `pac.model.kernels.scalar` with the compiled PyTorch of `ScalarAttention`, on a GPU.
 
     python benchmarks/input_attention.py                       # CUDA; all of it takes about a minute
     python benchmarks/input_attention.py --sections scalars    # or check, tiles, latents
@@ -58,7 +58,7 @@ console = Console(width=150)
 
 
 def numbers_of_rows(size: str) -> Tensor:
-    """How many numbers each row has; rows of a task stand together."""
+    """Return the number of inputs of each row. Rows of a task stand together."""
     if size == "L":
         return torch.full((512,), NUMBERS)
     small, middle = torch.linspace(4, 26, 23).long(), torch.linspace(67, 78, 5).long()
@@ -68,7 +68,7 @@ def numbers_of_rows(size: str) -> Tensor:
 
 
 def make_inputs(size: str, dtype: torch.dtype) -> list[Tensor]:
-    """As `attend_to_scalars` makes them; numbers themselves want no gradient in training."""
+    """Return inputs as `attend_to_scalars` makes them. The numbers need no gradient, as in training."""
     torch.manual_seed(0)
     numbers, width, tokens = numbers_of_rows(size).cuda(), WIDTHS[size], NUMBERS * GAINS
     real = torch.arange(tokens, device="cuda") < numbers[:, None] * GAINS
@@ -81,7 +81,7 @@ def make_inputs(size: str, dtype: torch.dtype) -> list[Tensor]:
 
 
 def gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs and gradients."""
+    """Return outputs and gradients."""
     outputs = attend(*inputs)
     generator = torch.Generator("cuda").manual_seed(1)
     shape = (*outputs[0].shape[1:3], outputs[0].shape[0], outputs[0].shape[3])  # what was read is used by row
@@ -91,7 +91,7 @@ def gradients(attend: Callable[..., tuple[Tensor, Tensor]], inputs: Sequence[Ten
 
 
 def milliseconds(call: Call, repeats: int = 15) -> float:
-    """Median time of a call, captured in a graph."""
+    """Return the median time of a call, captured in a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -116,7 +116,7 @@ def milliseconds(call: Call, repeats: int = 15) -> float:
 
 
 def both_times(attend: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]) -> tuple[float, float]:
-    """Forward without gradients; forward and backward."""
+    """Return the time of forward without gradients, and of forward and backward."""
     with torch.no_grad():
         outputs = attend(*inputs)
         pulls = [torch.ones_like(x) for x in outputs]
@@ -162,7 +162,7 @@ def scalars(size: str, dtype: torch.dtype) -> Iterator[list[str]]:
 
 
 def tiles(size: str) -> Iterator[list[str]]:
-    """Forward sizes first, then backward sizes behind the first of the forward ones."""
+    """Vary the sizes of the forward kernel, then of the backward kernel with the first of the forward sizes."""
     inputs, width = make_inputs(size, torch.bfloat16), {"XXS": 128, "L": 256}[size]
     usual = scalar_kernels.BLOCKS[width]
     with torch.no_grad():
@@ -197,14 +197,14 @@ def _with(table: dict[int, Any], width: int, tiles: Any, call: Callable[[], list
 
 
 def latent_inputs(size: str, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
-    """Queries, keys and values of (2560, 8, 32, 96) or (512, 8, 32, 256), heads not yet split."""
+    """Return queries, keys and values of (2560, 8, 32, 96) or (512, 8, 32, 256) before heads are split."""
     torch.manual_seed(0)
     shape = LATENT_ROWS[size], QUERIES, HEADS * WIDTHS[size]
     return [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for _ in "qkv"]
 
 
 def split(*inputs: Tensor) -> list[Tensor]:
-    """As in `perceiver.Attention`."""
+    """Split heads as `Attention` does."""
     return [x.unflatten(-1, (HEADS, -1)).transpose(1, 2) for x in inputs]
 
 
@@ -243,7 +243,7 @@ def latents(size: str) -> Iterator[list[str]]:
 
 
 def latent_errors(attend: Callable[..., tuple[Tensor]], inputs: Sequence[Tensor]) -> list[float]:
-    """Relative, of the output and the three gradients, against float64, on every eighth row."""
+    """Return relative errors against float64 of the output and the gradients, on every eighth row."""
     found = []
     for function, dtype in ((attend, inputs[0].dtype), (by_backend, torch.float64)):
         few = [x[::8].detach().to(dtype).requires_grad_() for x in inputs]
@@ -262,7 +262,7 @@ def latent_check(size: str) -> Iterator[list[str]]:
 
 
 def latent_tiles(size: str) -> Iterator[list[str]]:
-    """Forward sizes first, then backward sizes behind the usual forward ones; and the largest error of each."""
+    """Vary the sizes of the forward kernel, then of the backward kernel. Show the largest error of each."""
     inputs, width, table = latent_inputs(size), WIDTHS[size], latent_kernels.TILES
     pull = torch.ones_like(inputs[0])
 

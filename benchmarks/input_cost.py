@@ -24,7 +24,7 @@ HALF, FULL = 2, 4  # bytes of a bfloat16 and of a float32
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of the attention, and how many rows pass through it."""
+    """Sizes of the attention, and the number of rows."""
 
     tokens: int
     token_width: int
@@ -53,7 +53,7 @@ class Cost:
     bytes: int
 
     def floor(self, peak: float, bandwidth: float) -> float:
-        """Milliseconds, if products and copies were to overlap perfectly."""
+        """Return the milliseconds if products and copies overlapped perfectly."""
         return 1e3 * max(self.flops / peak, self.bytes / bandwidth)
 
 
@@ -104,7 +104,7 @@ def _both(x: Shape, once: int, back: int) -> int:
 
 
 def rows(size: str, numbers: int, windows: int, real: float, peak: float, bandwidth: float) -> list[list[str]]:
-    """The three ways side by side, and the whole update's products with each."""
+    """Return the three ways side by side, and the whole update's products with each."""
     config = model_config(size)
     shape = Shape.of(config, num_numbers=numbers, num_trained=4 * windows, num_target=5 * windows)
     load = Load(num_proprio=numbers, num_images=0, num_text_tokens=0, num_actions=config.num_actions)

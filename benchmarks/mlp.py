@@ -1,4 +1,4 @@
-"""An MLP with the model's interface, for a question about the Perceiver: is it the architecture, or the rest?
+"""Train an MLP in place of the Perceiver, to tell what the architecture contributes.
 
     python benchmarks/mlp.py study/poor --out runs/mlp        # any study of `pac study`, with its options
 
@@ -32,7 +32,7 @@ def small_net(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class MLPActorCritic(nn.Module):
-    """Policy, Q and V, a net of two hidden layers each."""
+    """Policy, Q and V. Each is a network with two hidden layers."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

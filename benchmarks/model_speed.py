@@ -1,4 +1,4 @@
-"""What the model costs, each number beside a floor or a baseline measured in the same run.
+"""Measure the model's cost. Each number stands beside a floor or a baseline of the same run.
 
     python benchmarks/model_speed.py                  # CPU: small sizes
     python benchmarks/model_speed.py --json FILE      # CUDA: every size, bf16, the ends of the range compiled
@@ -41,7 +41,7 @@ results: dict[str, list[dict[str, Any]]] = {}
 
 
 def milliseconds(call: Callable[[], Any], repeats: int = 20, seconds: float = 2.0) -> float:
-    """Median time of a call, after warm-up, within a budget of seconds."""
+    """Return the median time of a call after warm-up, within a budget of seconds."""
     for _ in range(3):
         call()
     times: list[float] = []
@@ -58,7 +58,7 @@ def milliseconds(call: Callable[[], Any], repeats: int = 20, seconds: float = 2.
 
 @functools.cache
 def matrix_peak() -> float:
-    """FLOP/s of a large product on random data: bf16 on CUDA, fp32 on the CPU."""
+    """Return the FLOP/s of a large matrix product: bf16 on CUDA, fp32 on the CPU."""
     size, dtype = (8192, torch.bfloat16) if CUDA else (1536, torch.float32)
     a, b = (torch.randn(size, size, device=DEVICE, dtype=dtype) for _ in range(2))
     return 2 * size**3 / (milliseconds(lambda: a @ b) / 1e3)
@@ -71,7 +71,7 @@ def precision() -> contextlib.AbstractContextManager[Any]:
 def observation(
     config: ModelConfig, batch: int, *, proprio: int, images: int, text: int, pad: bool = False
 ) -> Observation:
-    """Random inputs with so many real entries, padded to the model's limits if asked."""
+    """Return random inputs with this many real entries, padded to the model's limits if asked."""
     goals = max(0, images - config.num_cameras)
     cameras = images - goals
     sizes = {"proprio": proprio, "camera": cameras, "goal": goals, "text": text}
@@ -152,7 +152,7 @@ def sizes_section(sizes: list[str], batch: int) -> None:
 
 
 def tokens_section(size: str, batch: int) -> None:
-    """Real content of some of the paper's domains, at the padding of its largest."""
+    """Compare padded and trimmed batches of some of the paper's domains."""
     config = model_config(size)
     model = PAC(config).to(DEVICE)
     contents = {
@@ -204,7 +204,7 @@ def actions_section(size: str, batch: int) -> None:
 
 
 def act_section(sizes: list[str]) -> None:
-    """Latency of one action: the floor is reading every weight once."""
+    """Measure the latency of one action. The floor is reading every weight once."""
     copied = torch.empty(2**30, dtype=torch.int8, device=DEVICE)
     bandwidth = 2 * 2**30 / (milliseconds(lambda: copied.clone()) / 1e3)
     for size in sizes:
@@ -227,7 +227,7 @@ def act_section(sizes: list[str]) -> None:
 
 
 def update_batch(config: ModelConfig, windows: int) -> Batch:
-    """Windows of 5 observations, all inputs in use but the pictures."""
+    """Return windows of 5 observations with all inputs but images."""
     seen = full(config, windows * 5, images=0).map(lambda x: x.unflatten(0, (windows, 5)))
     shape = (windows, 4, config.num_actions)
     ones = torch.ones(windows, 4, device=DEVICE)

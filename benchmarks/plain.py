@@ -29,7 +29,7 @@ from pac.types import Batch, Observation
 
 
 class PlainPAC(PAC):
-    """The same model, which makes no use of what its tokens have in common, nor of kernels or precisions of ours."""
+    """The same model without shared tables, kernels or reduced precision of ours."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -42,7 +42,7 @@ class PlainPAC(PAC):
 
 
 def pad(batch: Batch, config: ModelConfig) -> Batch:
-    """The same batch at the model's largest sizes; what is added is masked."""
+    """Return the batch padded to the model's largest sizes. Padding is masked."""
     return dataclasses.replace(
         batch,
         observation=pad_observation(batch.observation, config),
@@ -73,7 +73,7 @@ def lengthened(values: Shaped[Tensor, "*shape entry"], size: int) -> Shaped[Tens
 def padded_images(
     given: Shaped[Tensor, "*shape image rows columns 3"], config: ModelConfig, kind: str
 ) -> Shaped[Tensor, "*shape padded height width 3"]:
-    """Black images after the real ones; none at all has no size of its own."""
+    """Append black images. A batch without images gets the size of the model."""
     count = config.num_cameras if kind == "camera" else config.num_goal_images
     if not given.shape[-4]:
         return given.new_zeros(*given.shape[:-4], count, config.image_height, config.image_width, 3)
@@ -85,7 +85,7 @@ def precision(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 
 
 def make_update(model: PAC, batch: Batch, objective: ObjectiveConfig, *, compiled: bool) -> Callable[[], Tensor]:
-    """One update of a model: loss with its target network, backward, AdamW; returns the mean loss."""
+    """Return one update of a model: loss with its target network, backward, AdamW. It returns the mean loss."""
     target = copy.deepcopy(model).requires_grad_(False)
     device = batch.action.device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
@@ -106,6 +106,6 @@ def make_update(model: PAC, batch: Batch, objective: ObjectiveConfig, *, compile
 def plain_update(
     config: ModelConfig, objective: ObjectiveConfig, batch: Batch, *, compiled: bool = True
 ) -> Callable[[], Tensor]:
-    """The baseline's update of a new model, on the device of the batch."""
+    """Return the baseline's update of a new model, on the device of the batch."""
     model = PlainPAC(config).to(batch.action.device)
     return make_update(model, pad(batch, config), objective, compiled=compiled)

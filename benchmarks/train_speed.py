@@ -79,7 +79,7 @@ CATEGORIES = {  # of kernels, by the first pattern that fits their name
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is trained on what."""
+    """A model and the data to train it on."""
 
     name: str
     size: str
@@ -95,7 +95,7 @@ class Case:
 
 @dataclass(kw_only=True)
 class Bench:
-    """Where it runs, how long it may, and what it has found."""
+    """Device, time budget and results."""
 
     device: torch.device
     folder: Path
@@ -110,7 +110,7 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        """Of updates that a time is taken from."""
+        """Return the seconds of updates in one measurement."""
         return 0.1 if self.quick else 3.0
 
     @property
@@ -125,7 +125,7 @@ class Bench:
         self.say(f"{section}: " + ", ".join(f"{k} {shown(v)}" for k, v in row.items() if not isinstance(v, list)))
 
     def fits(self, section: str, what: str, seconds: float) -> bool:
-        """Whether something of so many seconds may still begin; if not, it is noted."""
+        """Return whether the budget allows something of this many seconds. Note it if not."""
         if self.quick or self.elapsed + seconds < self.budget:
             return True
         self.report("left out", {"section": section, "what": what, "seconds needed": seconds})
@@ -133,7 +133,7 @@ class Bench:
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """An error costs this part only; what was found so far is written in any case."""
+        """Limit an error to this part. Results so far are always written."""
         self.say(f"--- {what}")
         try:
             yield
@@ -165,7 +165,7 @@ def shown(value: Any) -> str:
 
 
 def forget(device: torch.device) -> None:
-    """Free what earlier cases left. Compiled code goes too: a second shape would be compiled for any shape."""
+    """Free what earlier cases left, compiled code too: a second shape would be compiled for any shape."""
     torch._dynamo.reset()
     gc.collect()
     if device.type == "cuda":
@@ -173,7 +173,7 @@ def forget(device: torch.device) -> None:
 
 
 def gpu_state() -> str:
-    """Clock, power and temperature as the driver tells them."""
+    """Return clock, power and temperature from the driver."""
     asked = "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", asked, "--format=csv,noheader"]
@@ -189,7 +189,7 @@ def synchronize(device: torch.device) -> None:
 def milliseconds(
     call: Callable[[], Any], device: torch.device, *, seconds: float, warm: int = WARM_UP + 3, most: int = 100
 ) -> float:
-    """Median time from the end of a call to the end of the next, with nothing waiting in between."""
+    """Return the median time from the end of a call to the end of the next, without waiting in between."""
     for _ in range(warm):
         call()
     synchronize(device)
@@ -214,14 +214,14 @@ def milliseconds(
 
 
 def matrix_peak(device: torch.device, quick: bool) -> float:
-    """FLOP/s of a large product of random numbers: bf16 on CUDA, fp32 on the CPU."""
+    """Return the FLOP/s of a large product of random numbers: bf16 on CUDA, fp32 on the CPU."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (256 if quick else 1536, torch.float32)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 / (milliseconds(lambda: a @ b, device, seconds=0.1 if quick else 1.0) / 1e3)
 
 
 class Memory:
-    """Peak memory since it was made, beyond what was in use before."""
+    """Peak memory since creation, beyond the memory in use before."""
 
     def __init__(self, device: torch.device) -> None:
         forget(device)
@@ -251,7 +251,7 @@ class Memory:
 def write_task(
     path: Path, *, state: int, low: Sequence[float], high: Sequence[float], control_group: str, quick: bool
 ) -> None:
-    """Noise in the shape of a suite task, by the real writer."""
+    """Write noise in the shape of a suite task."""
     random = np.random.default_rng(state)
     episodes, length = (2, 40) if quick else (20, 1000)
     bounds = tuple(float(x) for x in low), tuple(float(x) for x in high)
@@ -271,7 +271,7 @@ def write_task(
 
 
 def write_data(bench: Bench, names: Sequence[str]) -> None:
-    """Those datasets that are not there yet: "control/<task>", "all" for every input, "numbers-<n>"."""
+    """Write the datasets that are missing: "control/<task>", "all" for every input, "numbers-<n>"."""
     for name in names:
         path = bench.folder / name
         if path.exists():
@@ -299,7 +299,7 @@ def write_data(bench: Bench, names: Sequence[str]) -> None:
 
 
 def make_run(bench: Bench, case: Case, **machine: Any) -> Trainer:
-    """The engine as `pac train` builds it."""
+    """Return the engine that `pac train` builds."""
     write_data(bench, case.datasets)
     datasets = [{"name": name, "path": str(bench.folder / name)} for name in case.datasets]
     settings = {"device": bench.device.type, "workers": 4, "data": "stream" if bench.device.type == "cuda" else "auto"}
@@ -317,7 +317,7 @@ def make_run(bench: Bench, case: Case, **machine: Any) -> Trainer:
 
 
 def take(run: Trainer, count: int) -> list[Batch]:
-    """The first batches of a run, where the model is."""
+    """Return the first batches of a run, on the device of the model."""
     stream = run.batches()
     try:
         return [next(stream) for _ in range(count)]
@@ -326,7 +326,7 @@ def take(run: Trainer, count: int) -> list[Batch]:
 
 
 def updates(run: Trainer, batches: Sequence[Batch]) -> Callable[[], None]:
-    """One update a call, on these batches in turn."""
+    """Return a function that makes one update per call, on these batches in turn."""
     ring = itertools.cycle(batches)
 
     def call() -> None:
@@ -336,7 +336,7 @@ def updates(run: Trainer, batches: Sequence[Batch]) -> Callable[[], None]:
 
 
 def useful_flops(run: Trainer) -> float:
-    """FLOPs of an update, of what the mixture's windows hold on average."""
+    """Return the FLOPs of an update, for the mean of the mixture's windows."""
     total, mixture = 0.0, run.config.mixture
     for source in run.sampler.sources:
         spec = source.dataset.spec
@@ -350,7 +350,7 @@ def useful_flops(run: Trainer) -> float:
 
 
 def real_tokens(run: Trainer) -> float:
-    """Input tokens of an update's windows on average."""
+    """Return the mean number of input tokens of an update's windows."""
     mixture, gains = run.config.mixture, run.model_config.num_gains
     tokens = sum(
         float(mixture.probabilities[source.config.name]) * (gains * source.dataset.spec.state_dim + source.num_text)
@@ -367,7 +367,7 @@ def speed(bench: Bench, run: Trainer, ms: float) -> Row:
 
 
 def measure(bench: Bench, section: str, case: Case) -> Trainer | None:
-    """The baseline, then ours, in rows of `section`; returns the fastest engine, warm, if there is one."""
+    """Measure the baseline, then our engine, in rows of `section`. Return the fastest engine, warm, if there is one."""
     rows: list[Row] = []
     run: Trainer | None = None
 
@@ -441,7 +441,7 @@ def measure_ours(bench: Bench, case: Case, machine: Row, kinds: Sequence[str]) -
 
 
 def compare_first(bench: Bench, case: Case, rows: Sequence[Row]) -> None:
-    """Eager and compiled, captured updates start from the same weights, batches and noise: so do their losses."""
+    """Compare the first losses of captured updates, eager and compiled, from equal weights, batches and noise."""
     found = {row["kind"]: row["first loss"] for row in rows if "first loss" in row}
     if {"eager", "compiled + graph"} <= found.keys():
         error = abs(found["compiled + graph"] / found["eager"] - 1)
@@ -458,7 +458,7 @@ def check(bench: Bench, what: str, error: float, limit: float, **more: Any) -> N
 
 @dataclass(frozen=True, eq=False)
 class Warm:
-    """An engine that has been timed."""
+    """An engine after its measurement."""
 
     case: Case
     call: Callable[[], None]
@@ -488,7 +488,7 @@ def look_closer(bench: Bench, case: Case, names: Sequence[str], run: Trainer | N
 
 
 def fed(run: Trainer, kind: Literal["stream", "gpu"], fixed: float, *, seconds: float) -> Row:
-    """The loop of training on fresh batches, beside the same updates on batches that lie ready."""
+    """Measure the training loop on fresh batches, beside the same updates on prepared batches."""
     on_gpu = run.processes.device.type != "cpu" and kind == "gpu"
     run.sampler = run.sampler.replace(device=run.processes.device if on_gpu else None)
     batches, waited = run.batches(), list[float]()
@@ -531,7 +531,7 @@ def category(name: str) -> str:
 
 
 def profiled(call: Callable[[], None], device: torch.device, wall: float, *, count: int = 3) -> Row:
-    """Milliseconds of an update by kind of kernel; the gap is what is left of the time measured without a profiler."""
+    """Return milliseconds of an update by kind of kernel. The gap is the remaining time."""
     on_gpu = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     synchronize(device)
@@ -571,7 +571,7 @@ def profiled(call: Callable[[], None], device: torch.device, wall: float, *, cou
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of spans: kernels may overlap."""
+    """Return the length of the union of spans, because kernels may overlap."""
     total, end = 0.0, float("-inf")
     for a, b in sorted(spans):
         total += max(0.0, b - max(a, end))
@@ -615,7 +615,7 @@ def check_loss(bench: Bench, case: Case) -> None:
 
 
 def check_resident(bench: Bench, case: Case) -> None:
-    """Data on the GPU gives the batches that data on disk gives."""
+    """Check that data on the GPU gives the same batches as data on disk."""
     run = make_run(bench, case, compile=False)
     other = run.sampler.replace(device=None if bench.device.type == "cpu" else run.processes.device)
     apart, strides = 0.0, True
@@ -657,7 +657,7 @@ def check_capture(bench: Bench, case: Case) -> None:
 
 
 def weights(run: Trainer) -> Tensor:
-    """A copy of them all, but for biases of keys: their gradient is rounding, which Adam makes steps of."""
+    """Return a copy of all weights but key biases, whose gradient is rounding that Adam enlarges."""
     named = run.state.model.named_parameters()
     return torch.cat([p.detach().flatten() for name, p in named if not name.endswith("key.bias")])
 
@@ -725,7 +725,7 @@ def scaled(bench: Bench, case: Case, compiled: bool) -> Row:
 
 
 def cases(size: str | None, quick: bool) -> dict[str, list[Case]]:
-    """What each section measures; `size` in place of all sizes."""
+    """Return the cases of each section. `size` replaces all sizes."""
     tasks = CONTROL[::8] if quick else CONTROL
     control = Case(name="control", size=size or "XXS", windows=4 if quick else 512, datasets=tasks, seconds=60)
     small = Case(name="small", size=size or "micro", windows=8 if quick else 512, datasets=SMALL, seconds=40)
@@ -746,7 +746,7 @@ def print_plan(bench: Bench, only: Sequence[str], looked_at: Sequence[str], chos
 
 
 def drop(found: dict[str, Any], only: Sequence[str], looked_at: Sequence[str]) -> None:
-    """What is measured again goes, and what was said about it."""
+    """Remove earlier results and notes of what is measured again."""
     for section in only:
         found[section] = [row for row in found.get(section, []) if row.get("case", "") not in ("", *looked_at)]
     if "scaling" in only:

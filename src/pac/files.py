@@ -121,12 +121,12 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
     return found
 
 
-def progress_bar(console: "Console | None", *, remaining: bool = True, transient: bool = True) -> "Progress":
-    """Return a progress bar. It is hidden if the console is not a terminal."""
+def progress_bar(console: "Console | None", *, remaining: bool = True) -> "Progress":
+    """Return a progress bar, hidden if the console is not a terminal."""
     from rich import progress
 
     columns = [progress.TextColumn("{task.description}"), progress.BarColumn()]
     columns += [progress.MofNCompleteColumn(), progress.TimeElapsedColumn()]
     columns += [progress.TimeRemainingColumn()] if remaining else []
     hidden = console is None or not console.is_terminal
-    return progress.Progress(*columns, console=console, disable=hidden, transient=transient)
+    return progress.Progress(*columns, console=console, disable=hidden, transient=True)

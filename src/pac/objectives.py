@@ -13,6 +13,7 @@ The paper's appendix "Method Details - Algorithm" has the symbols. docs/paper.md
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
@@ -188,7 +189,8 @@ def loss(
         total = alpha * imitation
     else:
         terms = _q_terms if config.critic == "q" else _v_terms
-        improvement, critic, more = terms(model, target, batch, config, encoded, logits, action, generator, overrides)
+        inputs = _Inputs(model, target, batch, config, overrides, generator, encoded, logits, action)
+        improvement, critic, more = terms(inputs)
         total = alpha * imitation + (1 - alpha) * improvement + beta * critic
         report |= {"loss/critic": critic} | more
         if config.improve:
@@ -200,25 +202,30 @@ def loss(
     return total.masked_fill(~mask, 0), metrics
 
 
-Terms = tuple[Float[Tensor, " transition"] | Scalar, Float[Tensor, " transition"], Metrics]
+class _Inputs(NamedTuple):
+    """Arguments of `_q_terms` and `_v_terms`."""
+
+    model: PAC
+    target: PAC
+    batch: Batch
+    config: ObjectiveConfig
+    overrides: StepOverrides
+    generator: torch.Generator | None
+    encoded: Encoded
+    logits: Float[Tensor, "transition action bins"]
+    action: Int64[Tensor, "transition action"]
 
 
-def _q_terms(
-    model: PAC,
-    target: PAC,
-    batch: Batch,
-    config: ObjectiveConfig,
-    encoded: Encoded,
-    logits: Float[Tensor, "transition action bins"],
-    action: Int64[Tensor, "transition action"],
-    generator: torch.Generator | None,
-    overrides: StepOverrides,
-) -> Terms:
+_Terms = tuple[Float[Tensor, " transition"] | Scalar, Float[Tensor, " transition"], Metrics]
+
+
+def _q_terms(inputs: _Inputs) -> _Terms:
     """Return improvement, critic loss and metrics of PAC (+Q).
 
     The target network encodes every observation of the window once. Its samples are a' of the step before and u of
     the step itself.
     """
+    model, target, batch, config, overrides, generator, encoded, logits, action = inputs
     value_bins, action_bins = model.config.value_bins, model.config.action_bins
     time, mask, action_mask = batch.mask.shape[1], batch.mask.flatten(), batch.action_mask.flatten(0, 1)
     first = 0 if config.improve else 1  # u of the first observation is for the improvement only
@@ -256,18 +263,9 @@ def _q_terms(
     return improvement, critic_loss(q_logits, target_probs), report
 
 
-def _v_terms(
-    model: PAC,
-    target: PAC,
-    batch: Batch,
-    config: ObjectiveConfig,
-    encoded: Encoded,
-    logits: Float[Tensor, "transition action bins"],
-    action: Int64[Tensor, "transition action"],
-    generator: torch.Generator | None,
-    overrides: StepOverrides,
-) -> Terms:
+def _v_terms(inputs: _Inputs) -> _Terms:
     """Return improvement, critic loss and metrics of PAC+V. The next values are the model's own, without gradient."""
+    model, _, batch, config, overrides, _, encoded, logits, action = inputs
     bins, time = model.config.value_bins, batch.mask.shape[1]
     mask, action_mask = batch.mask.flatten(), batch.action_mask.flatten(0, 1)
     v_logits = model.v_logits(encoded)

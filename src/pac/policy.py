@@ -136,13 +136,11 @@ class PolicyMetadata:
 def one_thread(device: torch.device) -> Iterator[None]:
     """Use one thread on a CPU. With more, the rounding of a row depends on its place in the batch."""
     before = torch.get_num_threads()
-    if device.type == "cpu" and before > 1:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1 if device.type == "cpu" else before)
     try:
         yield
     finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
 
 
 class Policy:

@@ -113,9 +113,9 @@ def _attention_backward(
     line, token = tl.arange(0, QUERIES), tl.arange(0, TOKENS)
     for head in range(first, first + HEADS):
         at_line, at_token = (row * Q + line) * STEP_Q + head * D, (row * T + token) * STEP_T + head * D
-        at_output = (row * Q + line) * (H * D) + head * D
+        at_pull = (row * Q + line) * (H * D) + head * D
         k, q = _parts(key, at_token, token < T, D, PART), _parts(query, at_line, line < Q, D, PART)
-        v, g = _parts(value, at_token, token < T, D, PART), _parts(pull, at_output, line < Q, D, PART)
+        v, g = _parts(value, at_token, token < T, D, PART), _parts(pull, at_pull, line < Q, D, PART)
         score = _products(k, q, TOKENS, QUERIES, PRECISION) * (LOG2E * D**-0.5)
         score = tl.where((token < T)[:, None], score, float("-inf"))
         weight = tl.exp2(score - tl.max(score, 0)[None])
