@@ -1,9 +1,20 @@
 """A page, read back: its tables, its plots, and the tags it is made of."""
 
 import json
+import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
+
+from pac.report import write_report
+
+
+def make_page(sources: Sequence[Any], **options: Any) -> str:
+    """Return the page that `write_report` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write_report(sources, Path(folder) / "page.html", **options).read_text()
 
 
 class Page(HTMLParser):

@@ -48,8 +48,8 @@ def test_seeds_in_labels(label: str, expected: tuple[str, int | None]) -> None:
 
 
 def test_runs_of_one_label_are_pooled_and_others_are_rows_of_their_own() -> None:
-    runs = [LoadedRun(name=f"r{seed}", label="PAC", config=config(seed=seed)) for seed in (1, 0)]
-    runs += [LoadedRun(name="b", config=config("bc+q")), LoadedRun(name="c", config=config("bc+q", 1))]
+    runs = [LoadedRun(name=f"r{seed}", label="PAC", settings=config(seed=seed)) for seed in (1, 0)]
+    runs += [LoadedRun(name="b", settings=config("bc+q")), LoadedRun(name="c", settings=config("bc+q", 1))]
     rows = group_runs(runs)
     assert {row: [run.name for run in members] for row, members in rows.items()} == {
         "PAC": ["r0", "r1"],
@@ -60,7 +60,7 @@ def test_runs_of_one_label_are_pooled_and_others_are_rows_of_their_own() -> None
 
 
 def test_a_label_that_pools_different_settings_has_a_note() -> None:
-    runs = [LoadedRun(name=f"r{e}", config=config(epsilon=e), label="Ours") for e in (1, 2)]
+    runs = [LoadedRun(name=f"r{e}", settings=config(epsilon=e), label="Ours") for e in (1, 2)]
     assert pooling_notes(group_runs(runs)) == ["Ours: its runs differ in more than the seed (objective.epsilon)."]
 
 

@@ -44,7 +44,7 @@ def pooling_notes(rows: Mapping[str, Sequence[LoadedRun]]) -> list[str]:
     """Return a note on each row whose runs differ in more than the seed."""
     notes = []
     for row, runs in rows.items():
-        found = [_flatten(run.settings) for run in runs]
+        found = [_flatten(run.recipe) for run in runs]
         names = sorted({name for settings in found for name in settings})
         differ = [name for name in names if any(settings.get(name) != found[0].get(name) for settings in found)]
         if differ:
@@ -180,7 +180,7 @@ def _run_of(about: Mapping[str, Any], runs: Sequence[LoadedRun]) -> LoadedRun | 
         settings = json.loads((pretrained_folder(place) / "train_config.json").read_text())
     except (OSError, ValueError):
         return None
-    return LoadedRun(name=about["checkpoint"], config={"config": rename_recipe(settings, warn=False)})
+    return LoadedRun(name=about["checkpoint"], settings={"config": rename_recipe(settings, warn=False)})
 
 
 def _row(evaluation: LoadedEvaluation, actor: str, run: LoadedRun | None) -> str:

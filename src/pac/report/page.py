@@ -42,27 +42,6 @@ def write_report(
     `sources` are paths, with or without a label (`sources.read_sources`), or sources made in memory. `intro_html` is
     not escaped. It stands under the title, before the `notes`. `command` made the page.
     """
-    out = Path(out)
-    page = make_page(
-        sources, title=title, intro_html=intro_html, notes=notes, video_megabytes=video_megabytes, command=command
-    )
-    try:
-        write_atomically(out, page)
-    except OSError as error:
-        raise problem(out, expected="a file to write to", found=error, fix="Name another --out.") from error
-    return out
-
-
-def make_page(
-    sources: Sequence[str | Path | Source],
-    *,
-    title: str = TITLE,
-    intro_html: str = "",
-    notes: Sequence[str] = (),
-    video_megabytes: float = VIDEO_MEGABYTES,
-    command: str = "",
-) -> str:
-    """Return the page of `write_report`."""
     if not sources:
         raise ValueError("A report: expected at least one run, evaluation or improvement, found none.")
     found = _read_all(sources)
@@ -89,7 +68,12 @@ def make_page(
         html.section("Settings", [_settings(source) for source in found]),
         html.section("Commands", [_commands(found, command)]),
     ]
-    return html.document(title, parts, script=charts.SCRIPT)
+    out = Path(out)
+    try:
+        write_atomically(out, html.document(title, parts, script=charts.SCRIPT))
+    except OSError as error:
+        raise problem(out, expected="a file to write to", found=error, fix="Name another --out.") from error
+    return out
 
 
 def _read_all(sources: Sequence[str | Path | Source]) -> list[Source]:
@@ -135,9 +119,9 @@ def _video(video: Video) -> str:
 
 
 def _settings(source: Source) -> str:
-    if not source.details:
+    if not source.settings:
         return ""
-    return html.folded(source.name, f"<pre>{html.escape(json.dumps(source.details, indent=2, default=str))}</pre>")
+    return html.folded(source.name, f"<pre>{html.escape(json.dumps(source.settings, indent=2, default=str))}</pre>")
 
 
 def _commands(sources: Sequence[Source], command: str) -> str:

@@ -36,7 +36,7 @@ class Source:
     label: str | None = None  # given by the user; sources of one label are pooled
     path: Path | None = None  # None: made in memory
     notes: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)  # settings that the page shows as JSON
+    settings: Mapping[str, Any] = field(default_factory=dict)  # shown as JSON; of a run, the whole config.json
     command: str | None = None  # that made it
 
     @property
@@ -57,22 +57,17 @@ class Curve:
 class LoadedRun(Source):
     """The folder of a run."""
 
-    config: Mapping[str, Any] = field(default_factory=dict)  # config.json; empty if it is damaged
     curves: Mapping[str, Curve] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The resolved recipe."""
-        return dict(self.config.get("config", {}))
+    def recipe(self) -> dict[str, Any]:
+        """The resolved recipe. It is empty if config.json is damaged."""
+        return dict(self.settings.get("config", {}))
 
     @property
     def seed(self) -> int | None:
-        return self.settings.get("seed")
-
-    @property
-    def planned_steps(self) -> int | None:
-        return self.config.get("steps")
+        return self.recipe.get("seed")
 
     @property
     def last_step(self) -> int:
@@ -81,7 +76,7 @@ class LoadedRun(Source):
     @property
     def datasets(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         """Each dataset of the recipe's mixture with its group, by name."""
-        groups = self.settings.get("mixture", {}).get("groups", [])
+        groups = self.recipe.get("mixture", {}).get("groups", [])
         return {dataset["name"]: (dataset, group) for group in groups for dataset in group["datasets"]}
 
 
@@ -98,7 +93,6 @@ class LoadedEvaluation(Source):
     """Evaluation episodes and their settings. Episodes of your own need `name` and `records` only."""
 
     records: list[EpisodeRecord]
-    settings: Mapping[str, Any] = field(default_factory=dict)
     experts: Mapping[str, float] = field(default_factory=dict)  # the return that counts as 100% of each task
     videos: tuple[Video, ...] = ()
 
@@ -173,9 +167,8 @@ def _read_run(path: Path, label: str | None) -> LoadedRun:
         label=label,
         path=path,
         notes=tuple(f"{path}: {note}" for note in [*notes, *damaged_lines, *damaged]),
-        details=config,
+        settings=config,
         command=config.get("command"),
-        config=config,
         curves=curves,
         summary=summary,
     )
@@ -223,10 +216,9 @@ def _read_evaluation(path: Path, label: str | None) -> LoadedEvaluation:
         label=label,
         path=path,
         notes=(f"{name}: Not finished: {len(records):,} episodes so far.",) if unfinished else (),
-        details=settings,
+        settings=settings,
         command=document.get("command"),
         records=records,
-        settings=settings,
         experts=_experts(document),
         videos=_find_videos(path.parent, records),
     )
@@ -266,7 +258,7 @@ def _read_improvement(path: Path, label: str | None) -> LoadedImprovement:
         label=label,
         path=path,
         notes=tuple(f"{path}: {note}" for note in notes),
-        details=content.get("config", {}),
+        settings=content.get("config", {}),
         status=status,
         rounds=rounds,
         experts=experts,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from pac.report.sources import Curve, LoadedRun
 
 Groups = Mapping[str, Sequence[LoadedRun]]
 EVALUATION = "evaluation/"
+UNITS = {"success": "%", "return": "mean return"}
 KNOWN = {  # metric -> title, unit
     "loss/total": ("Loss, all terms", "per transition"),
     "loss/imitation": ("Imitation loss", "nats"),
@@ -37,16 +38,16 @@ def runs_section(groups: Groups) -> str:
     rows = []
     for row, runs in groups.items():
         for run in runs:
-            last, planned, count = run.last_step, run.config.get("steps"), run.config.get("parameters")
+            last, planned, count = run.last_step, run.settings.get("steps"), run.settings.get("parameters")
             rows.append(
                 [
                     run.name,
                     row,
-                    str(run.settings.get("method", "-")),
+                    str(run.recipe.get("method", "-")),
                     "-" if run.seed is None else str(run.seed),
                     f"{last:,}" if planned in (None, last) else f"{last:,} of {planned:,}",
-                    f"{count / 1e6:.2f}M ({run.config.get('size')})" if count else "-",
-                    _duration(run.summary.get("seconds")),
+                    f"{count / 1e6:.2f}M ({run.settings.get('size')})" if count else "-",
+                    f"{run.summary['seconds'] / 60:,.1f} min" if "seconds" in run.summary else "-",
                     _last_success(run),
                 ]
             )
@@ -54,28 +55,21 @@ def runs_section(groups: Groups) -> str:
     return html.section("Runs", [html.table(header, rows)] if rows else [])
 
 
-def _duration(seconds: int | float | None) -> str:
-    if seconds is None:
-        return "-"
-    hours, minutes = divmod(round(seconds) // 60, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {round(seconds) % 60:02d} s"
-
-
 def _last_success(run: LoadedRun) -> str:
     curve = run.curves.get(f"{EVALUATION}all/success")
     known = curve.values[np.isfinite(curve.values)] if curve is not None else []
     if not len(known):
         return "-"
-    rate, low, high = (100 * value for value in _rate([(run, known[-1])], "all"))
+    rate, low, high = (100 * value for value in _rate([(run, known[-1])], all_tasks=True))
     return f"{rate:.1f} [{low:.1f}, {high:.1f}]" if math.isfinite(low) else f"{rate:.1f}"
 
 
-def _rate(rates: Sequence[tuple[LoadedRun, float]], task: str) -> tuple[float, float, float]:
+def _rate(rates: Sequence[tuple[LoadedRun, float]], all_tasks: bool) -> tuple[float, float, float]:
     """Return the success rate over some runs, and Wilson's interval if the number of episodes is known."""
     counts = []
     for run, _ in rates:
-        settings = run.settings.get("evaluation") or {}
-        counts.append(settings.get("episodes", 0) * (len(settings.get("tasks", ())) if task == "all" else 1))
+        settings = run.recipe.get("evaluation") or {}
+        counts.append(settings.get("episodes", 0) * (len(settings.get("tasks", ())) if all_tasks else 1))
     if not all(counts):
         return float(np.mean([rate for _, rate in rates])), math.nan, math.nan
     successes = sum(round(rate * count) for (_, rate), count in zip(rates, counts, strict=True))
@@ -86,94 +80,75 @@ def _rate(rates: Sequence[tuple[LoadedRun, float]], task: str) -> tuple[float, f
 
 
 def curves_section(groups: Groups, colours: Mapping[str, int]) -> str:
-    """Return charts of all metrics that some run has. Those that are not in KNOWN are folded."""
+    """Return charts of all metrics that some run has. Those without a title in KNOWN are folded."""
     names = dict.fromkeys(name for runs in groups.values() for run in runs for name in run.curves)
     evaluated = sorted((n for n in names if n.startswith(EVALUATION)), key=lambda n: (not n.endswith("success"), n))
+    tasks = {name.rpartition("/")[0] for name in evaluated} - {f"{EVALUATION}all"}
+    if len(tasks) == 1:  # the same as all tasks
+        evaluated = [name for name in evaluated if not name.startswith(f"{EVALUATION}all/")]
     others = [n for n in names if n not in KNOWN and not n.startswith((EVALUATION, "time/"))]
-    main = [_evaluation_chart(name, groups, colours) for name in evaluated]
-    main += [_chart(name, groups, colours, *about) for name, about in KNOWN.items() if name in names]
-    other_charts = html.columns(_chart(name, groups, colours, name, "") for name in others[:MAX_OTHERS])
-    left_out = len(others) - MAX_OTHERS
-    more = f"Other metrics ({left_out} more are in metrics.jsonl)" if left_out > 0 else "Other metrics"
+    main = [_chart(name, groups, colours) for name in [*evaluated, *(n for n in KNOWN if n in names)]]
+    other_charts = html.columns(_chart(name, groups, colours) for name in others[:MAX_OTHERS])
+    more = "Other metrics" if len(others) <= MAX_OTHERS else "Other metrics (metrics.jsonl has more)"
     key = charts.legend([(row, colours[row]) for row in groups]) + html.soft(CURVES)
     return html.section("Learning curves", [key, html.columns(main), html.folded(more, other_charts)] if names else [])
 
 
-def _chart(name: str, groups: Groups, colours: Mapping[str, int], title: str, unit: str) -> str:
+def _chart(name: str, groups: Groups, colours: Mapping[str, int]) -> str:
+    title, note = KNOWN.get(name, (name, ""))
+    if is_evaluation := name.startswith(EVALUATION):
+        task, _, metric = name.removeprefix(EVALUATION).rpartition("/")
+        title, note = f"{metric.capitalize()}, {'all tasks' if task == 'all' else task}", UNITS.get(metric, "")
     series = []
     for row, runs in groups.items():
-        if found := [run.curves[name] for run in runs if name in run.curves]:
-            series.append(_series(row, found, colours[row]))
-    return charts.lines(title, series, x_name="updates").figure(", ".join(filter(None, (unit, name))))
+        if found := [run for run in runs if name in run.curves]:
+            make = _evaluation_series if is_evaluation else _series
+            series.append(make(row, found, name, colours[row]))
+    y_range = (-3.0, 103.0) if is_evaluation and name.endswith("/success") else None
+    drawing = charts.lines(title, series, x_name="updates", y_range=y_range)
+    return drawing.figure(note if is_evaluation else ", ".join(filter(None, (note, name))))
 
 
-def _series(row: str, curves: Sequence[Curve], index: int) -> charts.Series:
-    """Return the mean and range over the seeds that have reached a step."""
+def _stack(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all steps, and the values of each curve there. NaN where a curve has none."""
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
-    stacked = np.full((len(curves), len(steps)), np.nan)
-    for values, curve in zip(stacked, curves, strict=True):
-        values[np.searchsorted(steps, curve.steps)] = curve.values
+    values = np.full((len(curves), len(steps)), np.nan)
+    for row, curve in zip(values, curves, strict=True):
+        row[np.searchsorted(steps, curve.steps)] = curve.values
+    return steps, values
+
+
+def _series(row: str, runs: Sequence[LoadedRun], name: str, index: int) -> charts.Series:
+    """Return the mean and range over the seeds that have reached a step."""
+    curves = [run.curves[name] for run in runs]
+    steps, values = _stack(curves)
     width = charts.smoothing_width(min(len(curve.steps) for curve in curves))
-    smoothed = np.stack([charts.smooth(values, width) for values in stacked])
-    several = len(curves) > 1
-    return charts.Series(
-        name=row,
-        index=index,
-        x=steps,
-        y=_over_seeds(np.mean, smoothed),
-        low=_over_seeds(np.min, smoothed) if several else None,
-        high=_over_seeds(np.max, smoothed) if several else None,
-        raw=[(curve.steps, curve.values) for curve in curves],
+    smoothed = np.stack([charts.smooth(value, width) for value in values])
+    columns = [column[np.isfinite(column)] for column in smoothed.T]
+    mean, low, high = (
+        np.array([float(reduce(column)) if len(column) else math.nan for column in columns])
+        for reduce in (np.mean, np.min, np.max)
     )
+    ends: dict[str, Any] = {"low": low, "high": high} if len(curves) > 1 else {}
+    raw = [(curve.steps, curve.values) for curve in curves]
+    return charts.Series(name=row, index=index, x=steps, y=mean, raw=raw, **ends)
 
 
-def _over_seeds(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> np.ndarray:
-    """Reduce the finite values of each column. A column without any is NaN."""
-    columns = [column[np.isfinite(column)] for column in values.T]
-    return np.array([float(reduce(column)) if len(column) else math.nan for column in columns])
-
-
-def _evaluation_chart(name: str, groups: Groups, colours: Mapping[str, int]) -> str:
+def _evaluation_series(row: str, runs: Sequence[LoadedRun], name: str, index: int) -> charts.Series:
     """Return the success or return of the policy during training, with a point per evaluation."""
-    task, _, metric = name.removeprefix(EVALUATION).rpartition("/")
-    settings = [run.settings.get("evaluation") or {} for runs in groups.values() for run in runs]
-    tasks = list(dict.fromkeys(task for one in settings for task in one.get("tasks", ())))
-    if task != "all" and len(tasks) == 1:
-        return ""  # the same as "all"
-    percent, series = metric == "success", []
-    scale = 100.0 if percent else 1.0
-    for row, runs in groups.items():
-        found = [(run, run.curves[name]) for run in runs if name in run.curves]
-        if not found:
-            continue
-        steps = np.unique(np.concatenate([curve.steps for _, curve in found]))
-        points = scale * np.array([_point(found, int(step), task, metric) for step in steps])
-        series.append(
-            charts.Series(
-                name=row,
-                index=colours[row],
-                x=steps,
-                y=points[:, 0],
-                low=points[:, 1] if percent else None,
-                high=points[:, 2] if percent else None,
-                raw=[(curve.steps, scale * curve.values) for _, curve in found] if len(found) > 1 else [],
-                marks=True,
-            )
-        )
-    where = task if task != "all" else tasks[0] if len(tasks) == 1 else f"all {len(tasks)} tasks"
-    title, y_range = f"{metric.capitalize()}, {where}", (-3.0, 103.0) if percent else None
-    return charts.lines(title, series, x_name="updates", y_range=y_range).figure("%" if percent else "mean return")
-
-
-def _point(found: Iterable[tuple[LoadedRun, Curve]], step: int, task: str, metric: str) -> tuple[float, float, float]:
-    """Return the mean over the seeds that have this step. A success rate has its interval."""
-    values = [(run, float(value)) for run, curve in found for value in curve.values[curve.steps == step]]
-    values = [(run, value) for run, value in values if math.isfinite(value)]
-    if not values:
-        return math.nan, math.nan, math.nan
-    if metric == "success":
-        return _rate(values, task)
-    return float(np.mean([value for _, value in values])), math.nan, math.nan
+    curves = [run.curves[name] for run in runs]
+    steps, values = _stack(curves)
+    percent, all_tasks = name.endswith("/success"), name.startswith(f"{EVALUATION}all/")
+    points = np.full((len(steps), 3), np.nan)  # mean and interval
+    for point, column in zip(points, values.T, strict=True):
+        known = [(run, float(value)) for run, value in zip(runs, column, strict=True) if math.isfinite(value)]
+        if known and percent:
+            point[:] = [100 * value for value in _rate(known, all_tasks)]
+        elif known:
+            point[0] = np.mean([value for _, value in known])
+    y, low, high = points.T
+    raw = [(curve.steps, (100 if percent else 1) * curve.values) for curve in curves] if len(runs) > 1 else []
+    return charts.Series(name=row, index=index, x=steps, y=y, low=low, high=high, raw=raw, marks=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------- data
@@ -181,47 +156,37 @@ def _point(found: Iterable[tuple[LoadedRun, Curve]], step: int, task: str, metri
 
 def data_section(runs: Sequence[LoadedRun]) -> str:
     """Return the mixtures, each once with the runs that share it."""
-    names: dict[str, list[str]] = {}
+    names: dict[tuple[str, tuple[tuple[str, ...], ...]], list[str]] = {}
     for run in runs:
-        if rows := _mixture_rows(run):
-            names.setdefault(json.dumps([rows, _batch(run)]), []).append(run.name)
+        if plan := run.settings.get("mixture"):
+            batch = f"{plan['batch_size']} windows of {plan['window']} transitions per update"
+            names.setdefault((batch, tuple(_mixture_row(run, counts) for counts in plan["datasets"])), []).append(
+                run.name
+            )
     header = ["dataset", "group", "weight λ", "P_eff", "alpha", "beta", "episodes", "successes", "transitions"]
-    tables = []
-    for key, members in names.items():
-        rows, batch = json.loads(key)
-        tables.append(html.table(header, rows, caption=f"{', '.join(members)}: {batch}"))
+    tables = [html.table(header, rows, caption=f"{', '.join(each)}: {batch}") for (batch, rows), each in names.items()]
     return html.section("Data", tables)
 
 
-def _batch(run: LoadedRun) -> str:
-    plan = run.config["mixture"]
-    return f"{plan['batch_size']} windows of {plan['window']} transitions per update"
-
-
-def _mixture_rows(run: LoadedRun) -> list[list[str]]:
-    plan, schedules = run.config.get("mixture") or {"datasets": []}, run.settings.get("schedules", {})
-    rows = []
-    for counts in plan["datasets"]:
-        dataset, group = run.datasets[counts["name"]]
-        alpha, beta = (
-            f"schedule {json.dumps(schedules[name])}" if schedules.get(name) is not None else _number(dataset.get(name))
-            for name in ("imitation_weight", "critic_weight")
-        )
-        success = counts.get("success")
-        rows.append(
-            [
-                counts["name"],
-                counts["group"],
-                _number(group.get("weight")),
-                _number(counts.get("p_eff")),
-                alpha,
-                f"{_number(counts.get('actions'))} (actions)" if beta == "-" else beta,
-                _number(counts.get("episodes")),
-                "-" if success is None else f"{100 * success:.0f}%",
-                f"≤ {counts['windows'] * plan['window']:,}",
-            ]
-        )
-    return rows
+def _mixture_row(run: LoadedRun, counts: Mapping[str, Any]) -> tuple[str, ...]:
+    dataset, group = run.datasets[counts["name"]]
+    schedules = run.recipe.get("schedules", {})
+    alpha, beta = (
+        f"schedule {json.dumps(schedules[name])}" if schedules.get(name) is not None else _number(dataset.get(name))
+        for name in ("imitation_weight", "critic_weight")
+    )
+    success = counts.get("success")
+    return (
+        counts["name"],
+        counts["group"],
+        _number(group.get("weight")),
+        _number(counts.get("p_eff")),
+        alpha,
+        f"{_number(counts.get('actions'))} (actions)" if beta == "-" else beta,
+        _number(counts.get("episodes")),
+        "-" if success is None else f"{100 * success:.0f}%",
+        f"≤ {counts['windows'] * run.settings['mixture']['window']:,}",
+    )
 
 
 def _number(value: int | float | None) -> str:
