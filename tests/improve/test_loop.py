@@ -271,7 +271,7 @@ def test_the_inbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     array.write_bytes(whole)
     write(inbox / "monday", OUT, 1, seed=80)
     assert improve(tmp_path, "--resume", **given) == 2
-    assert "and new episodes into a folder of their own" in capsys.readouterr().err
+    assert "put new episodes into a folder of their own" in capsys.readouterr().err
     shutil.rmtree(inbox / "monday")
     assert improve(tmp_path, "--resume", **given) == 2
     assert "that an earlier round trained on" in capsys.readouterr().err

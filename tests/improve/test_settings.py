@@ -25,10 +25,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workers": -1}, "improve.workers: expected 0 or more"),
     ({"steps": "soon"}, "improve.steps: expected a duration"),
     ({"first_steps": "0 steps"}, "improve.first_steps: expected a duration"),
-    ({"mastery": 0.0}, "improve.mastery: expected a positive share"),
+    ({"mastery": 0.0}, "improve.mastery: expected a number above 0"),
     ({"tolerance": -0.1}, r"improve.tolerance: expected a share in \[0, 1\]"),
     ({"imitation_weight": 1.5}, r"improve.imitation_weight: expected a share in \[0, 1\]"),
-    ({"weight": 0.0}, "improve.weight: expected a positive number"),
+    ({"weight": 0.0}, "improve.weight: expected a number above 0"),
     ({"collect": "sometimes"}, "ImproveConfig.collect"),
     ({"first": "rndom"}, "Did you mean 'random'"),
 ]

@@ -5,7 +5,8 @@ each task of the group is sampled equally often, and so is each transition of a 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ def collected_groups(recipe: Recipe, folder: Path, paths: Sequence[str]) -> list
     for path in paths:
         dataset = open_part(folder / path)
         kind = (dataset.spec, frozenset(dataset.instructions))
-        known = next((members for other, members in kinds if other == kind), None)
-        known.append(path) if known is not None else kinds.append((kind, [path]))
+        same = next((members for other, members in kinds if other == kind), None)
+        same.append(path) if same is not None else kinds.append((kind, [path]))
     if not kinds:
         return []
     datasets: dict[str, dict[str, Any]] = {}
@@ -79,7 +80,36 @@ def collected_groups(recipe: Recipe, folder: Path, paths: Sequence[str]) -> list
     return [group]
 
 
-# ------------------------------------------------------------------------------------------------------- statistics
+# ------------------------------------------------------------------------------------------------- shared settings
+
+
+@dataclass(eq=False)
+class RobotTask:
+    """Datasets of one robot at one task: equal sizes of state and action, and an instruction in common."""
+
+    sizes: tuple[int, int]
+    instructions: set[str]
+    parts: list[Dataset]
+
+    @classmethod
+    def of(cls, config: DatasetConfig) -> "RobotTask":
+        parts = [open_part(path) for path in _paths(config)]
+        texts = {text for part in parts for text in part.instructions}
+        texts = texts if config.instruction is None else {config.instruction}
+        return cls((parts[0].spec.state_dim, parts[0].spec.action_dim), texts, parts)
+
+    def matches(self, other: "RobotTask") -> bool:
+        return self.sizes == other.sizes and bool(self.instructions & other.instructions)
+
+    def statistics(self, known: Sequence[EmbodimentStats]) -> dict[str, tuple[float, ...]]:
+        """Return the centre and scale of a known embodiment that matches, or else of all data pooled."""
+        for robot in known:
+            sizes = (len(robot.proprio_centre), len(robot.action_low))
+            if sizes == self.sizes and self.instructions & set(robot.instructions):
+                return {"proprio_centre": robot.proprio_centre, "proprio_scale": robot.proprio_scale}
+        pooled = pool_statistics([part.statistics(STATE) for part in self.parts if len(part)])
+        found = {"proprio_centre": np.array(pooled["mean"], np.float32), "proprio_scale": scale_of(pooled)}
+        return {name: tuple(float(x) for x in values) for name, values in found.items()}
 
 
 def share_statistics(mixture: Mixture, known: Sequence[EmbodimentStats]) -> Mixture:
@@ -87,48 +117,28 @@ def share_statistics(mixture: Mixture, known: Sequence[EmbodimentStats]) -> Mixt
 
     They are those of `known` checkpoints, or else of all this data pooled. Values in the recipe are kept.
     """
-    clusters: list[dict[str, Any]] = []
+    tasks: list[RobotTask] = []
+    task_of: dict[str, int] = {}
     for config in mixture.datasets:
-        parts = [open_part(path) for path in _paths(config)]
-        if config.proprio_centre is not None or not parts or not parts[0].spec.state_dim:
+        if config.path is None or config.proprio_centre is not None:
             continue
-        sizes = (parts[0].spec.state_dim, parts[0].spec.action_dim)
-        texts = _texts(config, parts)
-        cluster = next((c for c in clusters if c["sizes"] == sizes and c["texts"] & texts), None)
-        if cluster is None:
-            cluster = {"sizes": sizes, "texts": set(), "names": [], "statistics": []}
-            clusters.append(cluster)
-        cluster["texts"] |= texts
-        cluster["names"].append(config.name)
-        cluster["statistics"] += [part.statistics(STATE) for part in parts if len(part)]
-    chosen = {name: _numbers(cluster, known) for cluster in clusters for name in cluster["names"]}
-    groups = []
-    for group in mixture.groups:
-        datasets = tuple(dataclasses.replace(d, **dict[str, Any](chosen.get(d.name, {}))) for d in group.datasets)
-        groups.append(dataclasses.replace(group, datasets=datasets))
-    return dataclasses.replace(mixture, groups=tuple(groups))
+        task = RobotTask.of(config)
+        if not task.sizes[0]:
+            continue
+        index = next((i for i, other in enumerate(tasks) if other.matches(task)), len(tasks))
+        if index == len(tasks):
+            tasks.append(task)
+        else:
+            tasks[index].instructions |= task.instructions
+            tasks[index].parts += task.parts
+        task_of[config.name] = index
+    statistics: list[dict[str, Any]] = [task.statistics(known) for task in tasks]
 
+    def change(group: str, config: DatasetConfig) -> DatasetConfig:
+        index = task_of.get(config.name)
+        return config if index is None else dataclasses.replace(config, **statistics[index])
 
-def _numbers(cluster: dict[str, Any], known: Sequence[EmbodimentStats]) -> dict[str, tuple[float, ...]]:
-    for robot in known:
-        sizes = (len(robot.proprio_centre), len(robot.action_low))
-        if sizes == cluster["sizes"] and cluster["texts"] & set(robot.instructions):
-            return {"proprio_centre": robot.proprio_centre, "proprio_scale": robot.proprio_scale}
-    pooled = pool_statistics(cluster["statistics"])
-    found = {"proprio_centre": np.array(pooled["mean"], np.float32), "proprio_scale": scale_of(pooled)}
-    return {name: tuple(float(x) for x in values) for name, values in found.items()}
-
-
-def _paths(config: DatasetConfig) -> list[str]:
-    return [] if config.path is None else [config.path, *config.more_paths]
-
-
-def _texts(config: DatasetConfig, parts: Sequence[Dataset]) -> set[str]:
-    texts = {text for part in parts for text in part.instructions}
-    return texts if config.instruction is None else {config.instruction}
-
-
-# ---------------------------------------------------------------------------------------------------------- rewards
+    return _change_datasets(mixture, change)
 
 
 def share_discounts(mixture: Mixture) -> Mixture:
@@ -138,24 +148,29 @@ def share_discounts(mixture: Mixture) -> Mixture:
     """
     if all(config.discount is None for config in mixture.datasets):
         return mixture
-
-    def kind(config: DatasetConfig) -> tuple[tuple[int, int], set[str]]:
-        parts = [open_part(path) for path in _paths(config)]
-        return (parts[0].spec.state_dim, parts[0].spec.action_dim), _texts(config, parts)
-
     own = [d for group in mixture.groups if group.name != GROUP for d in group.datasets if d.path is not None]
-    known = [(*kind(config), config.discount) for config in own]
+    known = [(RobotTask.of(config), config.discount) for config in own]
 
-    def shared(config: DatasetConfig) -> DatasetConfig:
-        sizes, texts = kind(config)
-        found = [discount for own_sizes, own_texts, discount in known if own_sizes == sizes and own_texts & texts]
-        return dataclasses.replace(config, discount=found[0]) if found else config
+    def change(group: str, config: DatasetConfig) -> DatasetConfig:
+        if group != GROUP:
+            return config
+        task = RobotTask.of(config)
+        return dataclasses.replace(config, discount=next((d for k, d in known if k.matches(task)), config.discount))
 
-    groups = (
-        dataclasses.replace(group, datasets=tuple(map(shared, group.datasets))) if group.name == GROUP else group
+    return _change_datasets(mixture, change)
+
+
+def _change_datasets(mixture: Mixture, change: Callable[[str, DatasetConfig], DatasetConfig]) -> Mixture:
+    """Return the mixture with `change(name of the group, dataset)` in place of each dataset."""
+    groups = [
+        dataclasses.replace(group, datasets=tuple(change(group.name, config) for config in group.datasets))
         for group in mixture.groups
-    )
+    ]
     return dataclasses.replace(mixture, groups=tuple(groups))
+
+
+def _paths(config: DatasetConfig) -> list[str]:
+    return [] if config.path is None else [config.path, *config.more_paths]
 
 
 def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> float:

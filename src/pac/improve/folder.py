@@ -132,26 +132,23 @@ class ImproveFolder:
         """Make the folder, or continue in it. Return what to print about changed settings."""
         if resume and overwrite:
             raise ValueError("Expected --resume or --overwrite, found both.")
-        if self.path.exists() and not self.path.is_dir():
-            raise problem(self.path, expected="a folder", found="a file", fix="Choose another --out.")
-        harmless = (LOCK, COLLECTED, INBOX, f".{CONFIG}.writing")
-        used = self.path.is_dir() and any(p.name not in harmless for p in self.path.iterdir())
-        before = self._read(CONFIG)
-        if used and not (before is not None and {"improve", "recipe"} <= before.keys()):
-            raise ValueError(f"{self.path}: expected an improvement or an empty folder, found other files.")
-        if used and not (resume or overwrite):
-            raise problem(
-                self.path,
-                expected="a new or empty folder",
-                found="one that is in use",
-                fix="Continue with --resume, begin again with --overwrite, or choose another --out.",
-            )
         if resume and not self.path.is_dir():
             raise problem(self.path, expected="an improvement to resume", found="none", fix="Leave out --resume.")
         self.path.mkdir(parents=True, exist_ok=True)
+        before = self._read(CONFIG)
+        unused = (LOCK, COLLECTED, INBOX, f".{CONFIG}.writing")
+        if any(path.name not in unused for path in self.path.iterdir()):
+            fix = "Continue with --resume, begin again with --overwrite, or choose another --out."
+            if before is None or not {"improve", "recipe"} <= before.keys():
+                raise problem(self.path, expected="an improvement or a new folder", found="other files", fix=fix)
+            if not (resume or overwrite):
+                raise problem(self.path, expected="a new folder", found="one that is in use", fix=fix)
         lock_folder(self.path, self)
-        if overwrite:
-            self._clear()
+        if overwrite:  # the inbox stays
+            for name in (ROUNDS, START, COLLECTED):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            for name in (IMPROVE, PROMOTED, CONFIG):
+                (self.path / name).unlink(missing_ok=True)
             before = None
         self.inbox.mkdir(exist_ok=True)
         notes = [] if before is None else list(self._compare(before, description))
@@ -160,13 +157,6 @@ class ImproveFolder:
         self.rounds = [FinishedRound.from_json(entry) for entry in found["rounds"]]
         self._description = description
         return notes
-
-    def _clear(self) -> None:
-        """Remove the files of an improvement and no others. The inbox stays."""
-        for name in (ROUNDS, START, COLLECTED):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (IMPROVE, PROMOTED, CONFIG):
-            (self.path / name).unlink(missing_ok=True)
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
         """Yield a note per setting that changed. Raise if it may not change."""
@@ -177,14 +167,9 @@ class ImproveFolder:
             text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"
             section = name.removeprefix("recipe.").split(".")[0]
             if not name.startswith(CHANGEABLE) and section not in CHANGEABLE_SECTIONS:
-                raise problem(
-                    self.path,
-                    expected="the settings it was begun with",
-                    found=text,
-                    fix="Resume with the same recipe and overrides, or start another improvement from this one's "
-                    "policy: --start.",
-                )
-            yield f"Continuing with another {text}."
+                fix = "Resume with the same recipe and overrides, or start another improvement with --start."
+                raise problem(self.path, expected="the settings it was begun with", found=text, fix=fix)
+            yield f"Changed: {text}."
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
@@ -192,8 +177,7 @@ class ImproveFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            fix = "Restore it from a copy."
-            raise problem(self.path / name, expected="JSON", found=error, fix=fix) from error
+            raise problem(self.path / name, expected="JSON", found=error, fix="Restore it from a copy.") from error
         return content
 
     # -------------------------------------------------------------------------------------------------------- rounds
@@ -229,10 +213,6 @@ class ImproveFolder:
         rounds = [self.read_round(earlier) for earlier in range(number)]
         return [entry for found in rounds if found is not None for entry in found.data or ()]
 
-    def finish_round(self, entry: FinishedRound) -> None:
-        self.rounds.append(entry)
-        self.save("running")
-
     def save(self, status: str) -> None:
         """Write the finished rounds, and point the link at the promoted checkpoint."""
         improve = self._description["improve"]
@@ -266,12 +246,9 @@ class ImproveFolder:
             if path.is_dir():
                 found = self.describe_data(path, made_by=entry.made_by, task=entry.task)
             if found != entry:
-                raise problem(
-                    path,
-                    expected=f"the data that an earlier round trained on, {entry.to_json()}",
-                    found="none" if found is None else found.to_json(),
-                    fix="Put it back as it was, and new episodes into a folder of their own in the inbox.",
-                )
+                expected = f"the data that an earlier round trained on, {entry.to_json()}"
+                fix = "Restore it, and put new episodes into a folder of their own in the inbox."
+                raise problem(path, expected=expected, found="none" if found is None else found.to_json(), fix=fix)
 
     def read_inbox(self, known: Collection[str]) -> list[CollectedData]:
         """Return the datasets of the inbox that no round has used yet. Raise if one is damaged or empty."""
@@ -280,12 +257,8 @@ class ImproveFolder:
             if path.name.startswith(".") or not path.is_dir() or self.relative(path) in known:
                 continue
             if problems := verify(path):
-                raise problem(
-                    path,
-                    expected="a whole dataset",
-                    found=problems[0].rstrip("."),
-                    fix="Finish copying it, or take it out of the inbox. Then continue with --resume.",
-                )
+                fix = "Finish copying it, or take it out of the inbox. Then continue with --resume."
+                raise problem(path, expected="a whole dataset", found=problems[0].rstrip("."), fix=fix)
             entry = self.describe_data(path, made_by="inbox")
             if not entry.episodes:
                 raise problem(path, expected="episodes", found="none", fix="Take it out of the inbox.")

@@ -5,7 +5,6 @@ round.
 """
 
 import dataclasses
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -68,12 +67,17 @@ class Loop:
         self.improve, self.plain = recipe.improve, recipe.plain()
         self.processes = ProcessGroup(device=choose_device(self.plain.machine.device))
         whole = self.improve.max_steps is None and not self.improve.stop_at_success
-        table = expert_table.load() if whole else {}
-        self.experts = {task: table[task].mean for task in self.improve.all_tasks if task in table}
+        experts = expert_table.load() if whole else {}
+        self.experts = {task: experts[task].mean for task in self.improve.all_tasks if task in experts}
         self.trainer: Trainer | None = None  # of the last round: the next takes over its model and captured update
         self.policy: Policy | None = None  # the next checkpoint is loaded into its memory
-        self.limits = {"max_steps": self.improve.max_steps, "stop_at_success": self.improve.stop_at_success}
-        self.machine = {name: getattr(self.improve, name) for name in ("workers", "envs_per_worker", "ray")}
+        self.limits: dict[str, Any] = {
+            "max_steps": self.improve.max_steps,
+            "stop_at_success": self.improve.stop_at_success,
+        }
+        self.machine: dict[str, Any] = {
+            name: getattr(self.improve, name) for name in ("workers", "envs_per_worker", "ray")
+        }
         self.workers = workers
 
     def run(self) -> str:
@@ -106,24 +110,22 @@ class Loop:
         if entry.checkpoint is None:
             entry = self._train(entry)
         entry, records = self._evaluate(entry)
-        self.folder.finish_round(self._finished(entry, records))
+        self.folder.rounds.append(self._finished(entry, records))
+        self.folder.save("running")
         self._say_result()
         return True
 
     def _finished(self, entry: Round, records: Sequence[EpisodeRecord]) -> FinishedRound:
-        assert entry.checkpoint is not None
-        assert entry.steps is not None
-        assert entry.data is not None
         verdict = self._judge(records)
         episodes = dict.fromkeys(self.improve.tasks, 0)
-        for part in entry.data:
+        for part in entry.data or ():
             episodes[part.name] = episodes.get(part.name, 0) + part.episodes
         return FinishedRound(
             round=entry.round,
-            checkpoint=entry.checkpoint,
+            checkpoint=str(entry.checkpoint),
             start=entry.start or "nothing",
             episodes=episodes,
-            steps=entry.steps + (self.folder.rounds[-1].steps if self.folder.rounds else 0),
+            steps=(entry.steps or 0) + (self.folder.rounds[-1].steps if self.folder.rounds else 0),
             promoted=verdict.promoted,
             reason=verdict.reason,
             evaluation=self.folder.relative(self._evaluation_file(entry.round)),
@@ -170,8 +172,8 @@ class Loop:
         self.folder.check_unchanged(earlier)
         handed_in = self.folder.read_inbox({part.path for part in earlier})
         if handed_in:
-            count = plural(sum(part.episodes for part in handed_in), "episode")
-            self._say(number, f"takes {count} from {', '.join(part.path for part in handed_in)}")
+            count = sum(part.episodes for part in handed_in)
+            self._say(number, f"takes {count:,} episodes from {', '.join(part.path for part in handed_in)}")
         elif self.improve.collect == "none" and (number > 0 or not self.recipe.has_data):
             inbox = self.folder.inbox
             self._say(number, f"needs data: {inbox} holds nothing new. Put datasets there, then use --resume.")
@@ -188,9 +190,7 @@ class Loop:
         if collector == entry.start:
             actor = self._load(collector, improve.sampling)
             episodes, cameras = improve.episodes, actor.cameras
-        self._say(
-            entry.round, f"collects {plural(episodes, 'episode')} each of {', '.join(improve.tasks)} with {collector}"
-        )
+        self._say(entry.round, f"collects {episodes:,} episodes each of {', '.join(improve.tasks)} with {collector}")
         same: dict[str, Any] = {"behaviours": (collector,), "weights": (1.0,), "cameras": cameras, **self.limits}
         same["seed"] = (1 + improve.seed) * SEEDS + entry.round
         place = self.folder.round_path(entry.round) / "data"
@@ -254,8 +254,8 @@ class Loop:
 
     def _evaluate(self, entry: Round) -> tuple[Round, list[EpisodeRecord]]:
         number, began, checkpoint = entry.round, time.perf_counter(), str(entry.checkpoint)
-        count = plural(self.improve.evaluation_episodes, "episode")
-        self._say(number, f"evaluates {count} each of {', '.join(self.improve.all_tasks)}")
+        count = self.improve.evaluation_episodes
+        self._say(number, f"evaluates {count:,} episodes each of {', '.join(self.improve.all_tasks)}")
         records = self._evaluate_checkpoint(checkpoint, f"round {number}", self._evaluation_file(number))
         return self._keep(entry, "evaluate", began), records
 
@@ -269,20 +269,14 @@ class Loop:
             policy=lambda: self._load(checkpoint, sampling),
             about={"checkpoint": checkpoint},  # the folder may move
         )
-        words = ["pac", "evaluate", f"{label}={checkpoint}", "--tasks", *improve.all_tasks]
-        words += ["--episodes", str(improve.evaluation_episodes), "--seed", str(seed)]
-        words += ["--sampling", sampling] if sampling != "sample" else []
-        words += ["--max-steps", str(improve.max_steps)] if improve.max_steps else []
         return evaluate(
             [actor],
             improve.all_tasks,
             improve.evaluation_episodes,
             seed=seed,
-            max_steps=improve.max_steps,
-            stop_at_success=improve.stop_at_success,
             persistent_workers=self.workers,
             journal=file,
-            command=shlex.join(words + ["--stop-at-success"] * improve.stop_at_success),
+            **self.limits,
             **self.machine,
         ).records
 
@@ -332,7 +326,3 @@ def task_results(records: Sequence[EpisodeRecord]) -> dict[str, TaskResult]:
         estimate, unit = (row.returns, "return") if row.success is None else (row.success, "success")
         found[task] = TaskResult(mean=estimate.mean, low=finite(estimate.low), high=finite(estimate.high), unit=unit)
     return found
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

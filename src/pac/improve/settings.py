@@ -27,7 +27,7 @@ STAND_IN = "stand-in"  # a group for recipes without data, until there is some
 class ImproveConfig:
     """Settings of the rounds."""
 
-    tasks: tuple[str, ...]  # the targets: names, suites or globs
+    tasks: tuple[str, ...]  # the targets: names, suites or patterns
     others: tuple[str, ...] = ()  # tasks that must not get worse: evaluated, never collected
     rounds: int = 10  # at most
     episodes: int = 10  # to collect per task and round
@@ -59,15 +59,13 @@ class ImproveConfig:
         least = {"rounds": 1, "episodes": 1, "evaluation_episodes": 1, "first_episodes": 1, "max_steps": 1}
         least |= {"workers": 0, "seed": 0, "envs_per_worker": 1}
         for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
+            if (value := getattr(self, name)) is not None and value < low:
                 raise ValueError(f"improve.{name}: expected {low} or more, found {value}.")
         if self.rounds > MOST_ROUNDS:
             raise ValueError(f"improve.rounds: expected at most {MOST_ROUNDS:,}, found {self.rounds:,}.")
-        if self.weight <= 0:
-            raise ValueError(f"improve.weight: expected a positive number, found {self.weight}.")
-        if self.mastery <= 0:
-            raise ValueError(f"improve.mastery: expected a positive share, found {self.mastery}.")
+        for name in ("weight", "mastery"):
+            if (value := getattr(self, name)) <= 0:
+                raise ValueError(f"improve.{name}: expected a number above 0, found {value}.")
         for name in ("tolerance", "imitation_weight"):
             if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise ValueError(f"improve.{name}: expected a share in [0, 1], found {getattr(self, name)}.")
@@ -83,7 +81,7 @@ class ImproveConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe for improvement: [improve], and the tables of the training run."""
+    """A recipe for improvement: [improve] and the tables of the training run."""
 
     improve: ImproveConfig
     table: dict[str, Any]
@@ -142,13 +140,7 @@ def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
             section[key] = expand_tasks(section[key])
     improve = parse_section(ImproveConfig, section, "improve")
     recipe = Recipe(improve, table, root, collected)
-    _check(recipe)
-    return recipe
-
-
-def _check(recipe: Recipe) -> None:
-    """Raise if [improve] and the other sections do not fit each other."""
-    config, improve = recipe.plain(), recipe.improve
+    config = recipe.plain()
     if config.evaluation.seed // SEEDS == 1 + improve.seed:
         raise ValueError(
             f"evaluation.seed: expected a seed outside [{(1 + improve.seed) * SEEDS:,}, "
@@ -159,6 +151,7 @@ def _check(recipe: Recipe) -> None:
             "Expected data in [mixture], a checkpoint (--start), or a behaviour that collects the first episodes. "
             'Found none of them. Set improve.first, for example to "random".'
         )
+    return recipe
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
