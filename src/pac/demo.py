@@ -156,6 +156,7 @@ def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: 
 def intro(study: Study, scores: Mapping[str, Scores]) -> str:
     """Return the top of the page as HTML: how the data was collected, the table, the findings."""
     collections, config = list(study.collections.values()), study.runs[0].config
+    table = page.grid_table(grid(scores, study.config.episodes))
     behaviours = [f"<code>{html.escape(c.behaviour)}</code> ({c.max_steps} steps)" for c in collections]
     known = ", ".join(f"{task} {value:g}" for task, value in EXPERTS.items())
     return (
@@ -164,7 +165,7 @@ def intro(study: Study, scores: Mapping[str, Scores]) -> str:
         f"clean demonstration. Each method trains one {config.size} model for all tasks, for "
         f"{html.escape(config.length)} of equal batches. Filtered BC clones the successes, and the best quarter by "
         "return of a task without success. Evaluation episodes are as long as those of the data, and actions are "
-        f"sampled. 100% is the return of the good planner in that time ({known}).</p>{page.grid_table(grid(scores, study.config.episodes))}"
+        f"sampled. 100% is the return of the good planner in that time ({known}).</p>{table}"
         + "".join(f"<p>{html.escape(line)}</p>" for line in findings(scores))
         + '<p class="soft">Tasks weigh the same. Intervals are about more episodes of these trainings, not about more '
         "seeds. In Meta-World an episode ends at success: a smaller return is not a worse one.</p>"

@@ -15,12 +15,10 @@ from typing import Any
 
 from pac.evaluation.records import EpisodeRecord
 from pac.files import problem, write_json
-from pac.old_names import STUDY_KEYS, STUDY_ROWS, rename_keys, rename_recipe
+from pac.old_names import STUDY_KEYS, STUDY_ROWS, rename_keys, rename_recipe, rename_run_config
 from pac.study.plan import Study, StudyRun
 from pac.training.run import differences
 from pac.training.run_dir import CONFIG, SUMMARY
-
-OLD_ROWS = {new: old for old, new in STUDY_ROWS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,35 +29,31 @@ class RunEvaluation:
     settings: dict[str, Any]  # everything that decides the episodes
     records: list[EpisodeRecord]
 
-    @property
-    def means(self) -> dict[str, str]:
-        """Task -> successes, or the mean return where the environment does not define success."""
+    def means(self) -> str:
+        """Return the successes of each task, or its mean return where the environment does not define success."""
         groups: dict[str, list[EpisodeRecord]] = {}
         for entry in self.records:
             groups.setdefault(entry.task, []).append(entry)
-        return {
-            task: f"{sum(map(bool, (entry.success for entry in group)))} of {len(group)}"
-            if group[0].success is not None
-            else f"{sum(entry.total for entry in group) / len(group):.4g}"
-            for task, group in groups.items()
-        }
+        words = list[str]()
+        for task, group in groups.items():
+            if group[0].success is None:
+                words.append(f"{task} {sum(entry.total for entry in group) / len(group):.4g}")
+            else:
+                words.append(f"{task} {sum(bool(entry.success) for entry in group)} of {len(group)}")
+        return ", ".join(words)
 
     def to_json(self) -> dict[str, Any]:
         return self.facts | {"settings": self.settings, "episodes": [entry.as_json() for entry in self.records]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "RunEvaluation":
+        """Return the evaluation in a file, which an earlier version may have written."""
         facts = rename_keys(content, STUDY_KEYS)
-        settings, episodes = _rename_settings(facts.pop("settings")), facts.pop("episodes")
-        return cls(facts=facts, settings=settings, records=[EpisodeRecord.from_json(entry) for entry in episodes])
-
-
-def _rename_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings that an earlier version wrote under their present names."""
-    found = rename_keys(rename_recipe(settings, warn=False), STUDY_KEYS)
-    for name, domain in found.get("domains", {}).items():
-        found["domains"][name] = rename_recipe({"evaluation": domain}, warn=False)["evaluation"]
-    return found
+        settings = rename_keys(rename_recipe(facts.pop("settings"), warn=False), STUDY_KEYS)
+        for name, domain in settings.get("domains", {}).items():
+            settings["domains"][name] = rename_recipe({"evaluation": domain}, warn=False)["evaluation"]
+        records = [EpisodeRecord.from_json(entry) for entry in facts.pop("episodes")]
+        return cls(facts=facts, settings=settings, records=records)
 
 
 class StudyFolder:
@@ -68,32 +62,28 @@ class StudyFolder:
     def __init__(self, path: Path, study: Study) -> None:
         self.path, self.study = path, study
         self.data, self.experts = path / "data", path / "experts.json"
+        # In folders of earlier versions the folder of evaluations is `trials`.
+        self.evaluations = "trials" if (path / "trials").is_dir() else "evaluations"
 
     def make(self) -> None:
-        for name in ("runs", self._evaluations, "logs"):
+        for name in ("runs", self.evaluations, "logs"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
 
     def run_path(self, run: StudyRun) -> Path:
         return self._find("runs", run, "")
 
     def evaluation_path(self, run: StudyRun) -> Path:
-        return self._find(self._evaluations, run, ".json")
+        return self._find(self.evaluations, run, ".json")
 
     def log_path(self, run: StudyRun) -> Path:
         return self.path / "logs" / f"{run.name}.txt"
 
-    @property
-    def _evaluations(self) -> str:
-        """The folder of evaluations, `trials` in folders of earlier versions."""
-        return "trials" if (self.path / "trials").is_dir() else "evaluations"
-
     def _find(self, kind: str, run: StudyRun, ending: str) -> Path:
         """Return a run's path. A file of an earlier version may have the row's old name."""
-        path, old = self.path / kind / f"{run.name}{ending}", OLD_ROWS.get(run.row)
-        if old is not None and not path.exists():
-            before = self.path / kind / f"{dataclasses.replace(run, row=old).name}{ending}"
-            return before if before.exists() else path
-        return path
+        old_rows = [old for old, new in STUDY_ROWS.items() if new == run.row]
+        names = [run.name, *(dataclasses.replace(run, row=old).name for old in old_rows)]
+        paths = [self.path / kind / f"{name}{ending}" for name in names]
+        return next((path for path in paths if path.exists()), paths[0])
 
     @property
     def evaluated_runs(self) -> list[StudyRun]:
@@ -114,7 +104,7 @@ class StudyFolder:
         """Return whether the run is trained to its end with these settings, on this machine or another."""
         path, now = self.run_path(run), json.loads(json.dumps(run.config.as_json()))
         try:
-            before = rename_recipe(json.loads((path / CONFIG).read_text())["config"], warn=False)
+            before = rename_run_config(json.loads((path / CONFIG).read_text()))["config"]
         except (OSError, ValueError, KeyError):
             return False
         changed = {name.split(".")[0] for name, _, _ in differences(before, now)}
@@ -122,8 +112,8 @@ class StudyFolder:
 
     def read_evaluation(self, run: StudyRun) -> RunEvaluation:
         text = self.evaluation_path(run).read_text()
-        for old, new in STUDY_ROWS.items():
-            text = text.replace(f'"{old}', f'"{new}')
+        for old in sorted(STUDY_ROWS, key=len, reverse=True):  # some begin with others
+            text = text.replace(f'"{old}', f'"{STUDY_ROWS[old]}')
         return RunEvaluation.from_json(json.loads(text))
 
     def write_evaluation(self, run: StudyRun, evaluation: RunEvaluation) -> None:

@@ -128,46 +128,35 @@ def parse_study(
     if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
         raise ValueError('Expected [study.rows."NAME"] tables in the study, found none.')
     config = parse_section(StudyConfig, section, "study")
-    runs = [
-        _parse_run(recipe, rows, domains, (row, each, seed), config, root, folder, only_domains)
-        for row, each, seed in itertools.product(rows, config.each, config.seeds)
-    ]
+    words, runs = {DATA: str((folder / "data").resolve())}, list[StudyRun]()
+    for row, each, seed in itertools.product(rows, config.each, config.seeds):
+        words[EACH] = each
+        try:
+            run = parse_recipe(_fill(_join(recipe, rows[row]), words) | {"seed": seed}, root)
+        except ValueError as error:
+            raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
+        chosen = _domains(_fill(domains, words), run.evaluation, only_domains)
+        tasks = tuple(task for domain in chosen.values() for task in domain.tasks)
+        run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
+        runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=chosen, shows=config.shows))
     if len({run.name for run in runs}) < len(runs):
         raise ValueError("Expected names of rows that differ in letters and digits: folders are named after them.")
     return Study(name=name, config=config, collections=_collections(collections or []), runs=runs)
 
 
-def _parse_run(
-    recipe: Mapping[str, Any],
-    rows: Mapping[str, Any],
-    domains: Any,
-    key: tuple[str, str, int],
-    config: StudyConfig,
-    root: Path,
-    folder: Path,
-    only_domains: Collection[str],
-) -> StudyRun:
-    row, each, seed = key
-    settings = _fill(_join(recipe, rows[row]), {EACH: each, DATA: str((folder / "data").resolve())})
-    try:
-        run = parse_recipe(settings | {"seed": seed}, root)
-    except ValueError as error:
-        raise ValueError(f"row {row!r}{f', {each}' if each else ''}: {error}") from error
-    chosen = _domains(_fill(domains, {EACH: each}), run.evaluation) if domains else {"": run.evaluation}
-    if unknown := sorted(set(only_domains) - set(chosen)):
-        known = ", ".join(filter(None, chosen)) or "none"
+def _domains(tables: Any, evaluation: EvaluationConfig, only: Collection[str]) -> dict[str, EvaluationConfig]:
+    """Return the domains in `only`, or all. Each has tasks, and may have limits that differ from `evaluation`."""
+    found = _parse_domains(tables, evaluation) if tables else {"": evaluation}
+    if unknown := sorted(set(only) - set(found)):
+        known = ", ".join(filter(None, found)) or "none"
         raise ValueError(f"--domain: expected domains of the study, found {unknown[0]!r}. Domains: {known}.")
-    chosen = {name: domain for name, domain in chosen.items() if not only_domains or name in only_domains}
-    chosen = {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in chosen.items()}
-    tasks = tuple(task for domain in chosen.values() for task in domain.tasks)
-    if not tasks:
+    chosen = {name: domain for name, domain in found.items() if not only or name in only}
+    if not any(domain.tasks for domain in chosen.values()):
         raise ValueError("Expected evaluation.tasks in a study, found none: nothing would be compared.")
-    run = dataclasses.replace(run, evaluation=dataclasses.replace(run.evaluation, tasks=tasks))
-    return StudyRun(row=row, each=each, seed=seed, config=run, domains=chosen, shows=config.shows)
+    return {name: dataclasses.replace(x, tasks=tuple(expand_tasks(x.tasks))) for name, x in chosen.items()}
 
 
-def _domains(tables: Any, evaluation: EvaluationConfig) -> dict[str, EvaluationConfig]:
-    """Return the domains: each has tasks, and may have limits that differ from `evaluation`."""
+def _parse_domains(tables: Any, evaluation: EvaluationConfig) -> dict[str, EvaluationConfig]:
     if not isinstance(tables, dict) or not all(isinstance(x, dict) and "tasks" in x for x in tables.values()):
         raise ValueError('Expected [study.domains."NAME"] tables with tasks, found something else.')
     if evaluation.tasks:
@@ -199,29 +188,28 @@ def _collections(tables: Any) -> dict[str, CollectConfig]:
 
 def _join(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `table` with `changes` applied section by section. A list is replaced, or joined by names."""
-    joined = dict(copy.deepcopy(dict(table)))
+    joined = dict(table)
     for key, value in changes.items():
         before = joined.get(key)
         if isinstance(value, dict) and isinstance(before, list):
-            joined[key] = _join_named(before, value, key)
-        else:
-            joined[key] = _join(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
+            value = _join_named(before, value, key)
+        elif isinstance(value, dict) and isinstance(before, dict):
+            value = _join(before, value)
+        joined[key] = value
     return joined
 
 
-def _join_named(tables: Sequence[Any], changes: Mapping[str, Any], key: str) -> list[Any]:
+def _join_named(tables: Sequence[dict[str, Any]], changes: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the tables with changes by name: `mixture.groups.poor.imitation_weight = 0.25` changes group "poor"."""
-    names = [table.get("name") for table in tables if isinstance(table, dict)]
+    names = [table.get("name") for table in tables]
     for name, change in changes.items():
         if name not in names or not isinstance(change, dict):
             raise ValueError(f"{key}: expected settings by name ({', '.join(map(str, names))}), found {name!r}.")
-    return [
-        _join(table, changes.get(str(table.get("name")), {})) if isinstance(table, dict) else table for table in tables
-    ]
+    return [_join(table, changes.get(str(table.get("name")), {})) for table in tables]
 
 
 def _fill(value: Any, words: Mapping[str, str]) -> Any:
-    """Return `value` with the marks in all its texts replaced by their words."""
+    """Return a copy of `value` with the marks in all its texts replaced by their words."""
     if isinstance(value, str):
         for mark, word in words.items():
             value = value.replace(mark, word)

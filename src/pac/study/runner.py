@@ -11,14 +11,10 @@ import json
 import multiprocessing as mp
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +35,9 @@ from pac.study.folder import RunEvaluation, StudyFolder
 from pac.study.plan import StudyRun
 from pac.training import distributed
 from pac.training import run as training_run
+from pac.training.logging import QUIET_SECONDS
 from pac.training.run_dir import SUMMARY, RunDirectory
 from pac.training.setup import choose_device
-
-QUIET_SECONDS = 10.0  # per line, where there is no terminal to draw a progress bar on
 
 
 def run_study(folder: StudyFolder, processes: int, console: Console) -> list[str]:
@@ -55,14 +50,8 @@ def run_study(folder: StudyFolder, processes: int, console: Console) -> list[str
 
 def make_data(folder: StudyFolder, workers: int, console: Console) -> None:
     """Collect the episodes of [[study.data]] that are missing. Do nothing if all runs are trained."""
-    if folder.needs_data:
-        _check_data(folder)
-        for name, collection in folder.study.collections.items():
-            collect_data(collection, folder.data / name, console, workers)
-
-
-def _check_data(folder: StudyFolder) -> None:
-    """Raise, before minutes of collecting, if data is missing that [[study.data]] does not make."""
+    if not folder.needs_data:
+        return
     collected = {(folder.data / name).resolve() for name in folder.study.collections}
     datasets = [entry for run in folder.study.runs for entry in run.config.mixture.datasets]
     for path in (Path(name) for entry in datasets for name in (entry.path, *entry.more_paths) if name):
@@ -73,34 +62,36 @@ def _check_data(folder: StudyFolder) -> None:
                 found="none",
                 fix="Make it first. The file of a study that ships with PAC opens with the commands (recipes/study).",
             )
+    for name, collection in folder.study.collections.items():
+        collect_data(collection, folder.data / name, console, workers)
 
 
 # -------------------------------------------------------------------------------------------------------- processes
 
 
-@dataclass
 class _Child:
     """The process of one run."""
 
-    run: StudyRun
-    process: BaseProcess
-    log: Path
-    log_start: int  # bytes of the log before this process
+    def __init__(self, folder: StudyFolder, run: StudyRun) -> None:
+        self.run, self.log = run, folder.log_path(run)
+        self.log_start = self.log.stat().st_size if self.log.exists() else 0  # what follows is of this process
+        self.process = mp.get_context("spawn").Process(target=_perform_in_process, args=(folder, run), name=run.name)
+        self.process.start()
 
     @property
     def last_line(self) -> str:
         """The newest line of the run's log."""
+        lines = list[str]()
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(max(self.log_start, self.log.stat().st_size - 4096))
             lines = file.read().decode(errors="replace").strip().splitlines()
-            return lines[-1].strip() if lines else "starts"
-        return "starts"
+        return lines[-1].strip() if lines else "starts"
 
 
 def perform_all(folder: StudyFolder, processes: int, console: Console) -> list[str]:
     """Train and evaluate the runs that are not finished. Return the names of those that failed."""
     waiting = [run for run in folder.study.runs if not folder.is_evaluated(run)]
-    children, failed, spoke = list[_Child](), list[str](), time.monotonic()
+    children, failed, last_print = list[_Child](), list[str](), time.monotonic()
     folder.make()
     with progress_bar(console) as progress:
         total = len(folder.study.runs)
@@ -109,13 +100,13 @@ def perform_all(folder: StudyFolder, processes: int, console: Console) -> list[s
         try:
             while waiting or children:
                 while waiting and len(children) < max(1, processes):
-                    children.append(child := _start(folder, waiting.pop(0)))
+                    children.append(child := _Child(folder, waiting.pop(0)))
                     bars[child.run.name] = progress.add_task(child.run.name, total=None)
                 wait([child.process.sentinel for child in children], timeout=0.5)
                 for child in children:
                     progress.update(bars[child.run.name], description=escape(f"{child.run.name}: {child.last_line}"))
-                if not console.is_terminal and time.monotonic() - spoke > QUIET_SECONDS * len(children):
-                    spoke = time.monotonic()
+                if not console.is_terminal and time.monotonic() - last_print > QUIET_SECONDS * len(children):
+                    last_print = time.monotonic()
                     for child in children:
                         _print(console, f"{child.run.name}: {child.last_line}")
                 for child in [child for child in children if child.process.exitcode is not None]:
@@ -131,14 +122,6 @@ def perform_all(folder: StudyFolder, processes: int, console: Console) -> list[s
     return failed
 
 
-def _start(folder: StudyFolder, run: StudyRun) -> _Child:
-    log = folder.log_path(run)
-    size = log.stat().st_size if log.exists() else 0
-    process = mp.get_context("spawn").Process(target=_perform_in_process, args=(folder, run), name=run.name)
-    process.start()
-    return _Child(run=run, process=process, log=log, log_start=size)
-
-
 def _report(child: _Child, folder: StudyFolder, console: Console) -> bool:
     """Print one line about a run that ended. Return whether it succeeded."""
     name = child.run.name
@@ -147,8 +130,7 @@ def _report(child: _Child, folder: StudyFolder, console: Console) -> bool:
         console.print(f"[bold red]{escape(text)}", soft_wrap=True)
         return False
     found = folder.read_evaluation(child.run)
-    means = ", ".join(f"{task} {mean}" for task, mean in found.means.items())
-    _print(console, f"{name}: {found.facts['seconds']:.0f} s, {means}")
+    _print(console, f"{name}: {found.facts['seconds']:.0f} s, {found.means()}")
     return True
 
 
@@ -157,15 +139,14 @@ def _print(console: Console, text: str) -> None:
 
 
 def _perform_in_process(folder: StudyFolder, run: StudyRun) -> None:
+    """Perform a run in the process that was started for it. The output goes to the run's log."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which ends its runs. A second signal would keep them from saving.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    with _output_to(folder.log_path(run)):
-        try:
-            perform(folder, run)
-        except BaseException:
-            traceback.print_exc()
-            sys.exit(1)
+    with folder.log_path(run).open("a") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    perform(folder, run)
 
 
 def _end_with_parent() -> None:
@@ -176,32 +157,16 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@contextlib.contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Send the output of this process and of those it starts to a file."""
-    kept = [os.dup(number) for number in (1, 2)]
-    with path.open("a") as file:
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-        try:
-            yield
-        finally:
-            for number, before in zip((1, 2), kept, strict=True):
-                os.dup2(before, number)
-                os.close(before)
-
-
 # --------------------------------------------------------------------------------------------------------- one run
 
 
-def perform(folder: StudyFolder, run: StudyRun) -> RunEvaluation:
-    """Train a run if that is not done, then evaluate it. Write the evaluation and return it."""
+def perform(folder: StudyFolder, run: StudyRun) -> None:
+    """Train a run if that is not done, then evaluate it and write the evaluation."""
     path = folder.run_path(run)
     with distributed.processes(choose_device(run.config.machine.device)) as processes:
         load: Callable[..., Policy] = functools.partial(load_policy, path, device=str(processes.device))
-        earlier, trained = None, folder.is_trained(run)
-        if trained and folder.evaluation_path(run).exists():
-            earlier = folder.read_evaluation(run)
+        trained = folder.is_trained(run)
+        earlier = folder.read_evaluation(run) if trained and folder.evaluation_path(run).exists() else None
         # Goal images of the data are in no checkpoint: the trainer is built again, to read them.
         if not trained or any(dataset.goal_cameras for dataset in load().metadata.embodiments):
             config = dataclasses.replace(run.config, evaluation=EvaluationConfig())  # no evaluation during training
@@ -212,15 +177,12 @@ def perform(folder: StudyFolder, run: StudyRun) -> RunEvaluation:
         began = time.time()
         records = _evaluate(folder, run, load, earlier.records if earlier else [], fresh=not trained)
     summary = json.loads((path / SUMMARY).read_text())
-    seconds = (earlier.facts["evaluation_seconds"] if earlier else 0.0) + time.time() - began
     facts = {"run": run.name, "row": run.row, "each": run.each, "seed": run.seed, "seconds": summary["seconds"]}
-    facts |= {"evaluation_seconds": seconds, "size": summary["size"], "steps": summary["steps"]}
-    facts |= {"parameters": summary["parameters"], "versions": versions()}
-    found = RunEvaluation(facts=facts, settings=folder.settings(run), records=records)
-    folder.write_evaluation(run, found)
+    facts["evaluation_seconds"] = (earlier.facts["evaluation_seconds"] if earlier else 0.0) + time.time() - began
+    facts |= {name: summary[name] for name in ("size", "steps", "parameters")} | {"versions": versions()}
+    folder.write_evaluation(run, RunEvaluation(facts=facts, settings=folder.settings(run), records=records))
     for journal in _journals(folder, run):
         journal.unlink(missing_ok=True)
-    return found
 
 
 def _evaluate(
@@ -233,14 +195,13 @@ def _evaluate(
         if fresh:
             journal.unlink(missing_ok=True)
             partial_path(journal).unlink(missing_ok=True)
+        make = functools.partial(load, sampling=domain.sampling, values=values)
         actors = [
             Actor(
                 label=label,
                 checkpoint=str(folder.run_path(run)),
                 sampling=domain.sampling,
-                policy=functools.partial(
-                    _load, functools.partial(load, sampling=domain.sampling, values=values), show, run
-                ),
+                policy=functools.partial(_load, make, show, run),
             )
             for show, (_, label) in run.labels.items()
         ]
@@ -270,11 +231,11 @@ class _Progress:
     """Lines in a run's log on how many evaluation episodes are finished, one each ten seconds."""
 
     def __init__(self) -> None:
-        self.spoke = 0.0
+        self.last_print = 0.0
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        if done == total or time.monotonic() - self.spoke > QUIET_SECONDS:
-            self.spoke = time.monotonic()
+        if done == total or time.monotonic() - self.last_print > QUIET_SECONDS:
+            self.last_print = time.monotonic()
             print(f"{label}: {done:,} of {total:,} episodes", flush=True)
 
 
