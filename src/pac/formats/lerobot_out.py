@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.spec import IMAGES
+from pac.data.spec import IMAGES, STATE, DatasetSpec
 from pac.data.store import Dataset
 from pac.formats.checks import check, need
 from pac.types import Episode
@@ -21,7 +21,6 @@ from pac.types import Episode
 FILES_PER_CHUNK, FILE_MEGABYTES = 1000, 100  # LeRobot's chunks_size and data_files_size_in_mb
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 MAX_STATISTICS_FRAMES = 100
-_COUNTERS = {"frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64"}
 
 
 def write_dataset(folder: Path, data: Dataset, episodes: Iterable[Episode], fps: float | None) -> list[str]:
@@ -30,17 +29,18 @@ def write_dataset(folder: Path, data: Dataset, episodes: Iterable[Episode], fps:
     check(rate >= 1, "LeRobot export", "a control rate of at least 1 Hz", fps, "Give --fps.")
     arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
     success_known = bool(np.all(data.index["success"] >= 0))
-    features = _features(data, success_known)
+    features: dict[str, Any] = {}
     totals: dict[str, Any] = {}
     tasks: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
     frames = 0
-    with closing(_DataFiles(folder, features)) as files:
+    with closing(_DataFiles(folder)) as files:
         for index, episode in enumerate(episodes):
             task = tasks.setdefault(episode.instruction, len(tasks))
-            columns = _columns(episode, index, frames, task, rate, features)
+            columns = _columns(episode, index, frames, task, rate, success_known)
+            features = features or _features(columns, data.spec)
             place = files.write(columns)
-            statistics = {name: _statistics(columns[name], feature) for name, feature in features.items()}
+            statistics = {name: _statistics(values) for name, values in columns.items()}
             rows.append(_episode_row(index, episode, frames, place, statistics))
             totals = _merge(totals, statistics)
             frames += len(episode.action)
@@ -79,59 +79,33 @@ def write_dataset(folder: Path, data: Dataset, episodes: Iterable[Episode], fps:
 class _DataFiles:
     """Parquet files of frames, one row group per episode. A large file is followed by a new one."""
 
-    def __init__(self, folder: Path, features: Mapping[str, Any]) -> None:
-        self._folder, self._features, self._number = folder, features, -1
-        types = [(name, _arrow_type(feature)) for name, feature in features.items()]
-        self._schema = need("pyarrow", "formats").schema(types)
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path, self._number = folder, folder, -1
         self._writer: Any = None
 
     def write(self, columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
         """Add an episode. Return the numbers of its chunk and its file."""
+        arrow, parquet = need("pyarrow", "formats"), need("pyarrow.parquet", "formats")
+        table = arrow.table({name: _arrow_array(values) for name, values in columns.items()})
         if self._writer is None or self._path.stat().st_size > FILE_MEGABYTES << 20:
-            self._open_next()
-        arrays = [_arrow_array(columns[name], feature) for name, feature in self._features.items()]
-        self._writer.write_table(need("pyarrow", "formats").Table.from_arrays(arrays, schema=self._schema))
+            self.close()
+            self._number += 1
+            chunk, file = divmod(self._number, FILES_PER_CHUNK)
+            self._path = self._folder / "data" / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = parquet.ParquetWriter(self._path, table.schema, compression="snappy")
+        self._writer.write_table(table)
         return divmod(self._number, FILES_PER_CHUNK)
-
-    def _open_next(self) -> None:
-        self.close()
-        self._number += 1
-        chunk, file = divmod(self._number, FILES_PER_CHUNK)
-        self._path = self._folder / "data" / f"chunk-{chunk:03d}" / f"file-{file:03d}.parquet"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        parquet = need("pyarrow.parquet", "formats")
-        self._writer = parquet.ParquetWriter(self._path, self._schema, compression="snappy")
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
-def _features(data: Dataset, success_known: bool) -> dict[str, Any]:
-    """Return the table of features of info.json, in the order of the columns."""
-
-    def entry(dtype: str, shape: tuple[int, ...] = (1,), names: Any = None) -> dict[str, Any]:
-        return {"dtype": dtype, "shape": list(shape), "names": names}
-
-    spec, features = data.spec, {}
-    for name, (_, shape) in spec.step_features.items():
-        if name.startswith(IMAGES):
-            features[name] = entry("image", shape, ["height", "width", "channels"])
-        elif name.startswith("observation."):
-            features[name] = entry("float32", shape, list(spec.state_names) or None)
-    features["action"] = entry("float32", (spec.action_dim,), list(spec.action_names) or None)
-    features["next.reward"] = entry("float32")
-    features |= {f"next.reward.{name}": entry("float32") for name in spec.extra_rewards}
-    flags = ["next.done", "next.terminated", "next.truncated"] + ["next.success"] * success_known
-    features |= {name: entry("bool") for name in flags}
-    features["timestamp"] = entry("float32")
-    return features | {name: entry(dtype) for name, dtype in _COUNTERS.items()}
-
-
 def _columns(
-    episode: Episode, index: int, first_frame: int, task: int, rate: int, features: Mapping[str, Any]
+    episode: Episode, index: int, first_frame: int, task: int, rate: int, success_known: bool
 ) -> dict[str, np.ndarray]:
-    """Return one array of rows per feature."""
+    """Return one array of rows per feature, in LeRobot's order."""
     length = len(episode.action)
     step = np.arange(length)
     last = step == length - 1
@@ -142,32 +116,41 @@ def _columns(
         "next.done": last & (episode.terminated or episode.truncated),
         "next.terminated": last & episode.terminated,
         "next.truncated": last & episode.truncated,
-        "next.success": last & bool(episode.success),
+    }
+    if success_known:
+        columns["next.success"] = last & bool(episode.success)
+    return columns | {
         "timestamp": (step / rate).astype(np.float32),
         "frame_index": step,
         "episode_index": np.full(length, index),
         "index": first_frame + step,
         "task_index": np.full(length, task),
     }
-    return {name: columns[name] for name in features}
 
 
-def _arrow_type(feature: Mapping[str, Any]) -> Any:
+def _features(columns: Mapping[str, np.ndarray], spec: DatasetSpec) -> dict[str, Any]:
+    """Return the table of features of info.json."""
+    names = {STATE: list(spec.state_names), "action": list(spec.action_names)}
+    features = {}
+    for name, values in columns.items():
+        features[name] = {
+            "dtype": "image" if name.startswith(IMAGES) else values.dtype.name,
+            "shape": list(values.shape[1:]) or [1],
+            "names": ["height", "width", "channels"] if name.startswith(IMAGES) else names.get(name) or None,
+        }
+    return features
+
+
+def _arrow_array(values: np.ndarray) -> Any:
+    """Return the rows of a feature as Arrow stores them. Arrays of bytes are images."""
     arrow = need("pyarrow", "formats")
-    if feature["dtype"] == "image":
-        return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    value = {"float32": arrow.float32(), "int64": arrow.int64(), "bool": arrow.bool_()}[feature["dtype"]]
-    return value if feature["shape"] == [1] else arrow.list_(value, feature["shape"][0])
-
-
-def _arrow_array(values: np.ndarray, feature: Mapping[str, Any]) -> Any:
-    arrow = need("pyarrow", "formats")
-    kind = _arrow_type(feature)
-    if feature["dtype"] == "image":
+    if values.dtype == np.uint8:
         rows = [{"bytes": _png(frame), "path": f"frame-{i:06d}.png"} for i, frame in enumerate(values)]
-        return arrow.array(rows, kind)
-    flat = arrow.array(np.ascontiguousarray(values).reshape(-1), kind if feature["shape"] == [1] else kind.value_type)
-    return flat if feature["shape"] == [1] else arrow.FixedSizeListArray.from_arrays(flat, type=kind)
+        return arrow.array(rows, arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())]))
+    flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
+    if len(flat) == len(values):
+        return flat
+    return arrow.FixedSizeListArray.from_arrays(flat, type=arrow.list_(flat.type, values.shape[1]))
 
 
 def _png(frame: np.ndarray) -> bytes:
@@ -176,9 +159,9 @@ def _png(frame: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _statistics(values: np.ndarray, feature: Mapping[str, Any]) -> dict[str, Any]:
+def _statistics(values: np.ndarray) -> dict[str, Any]:
     """Return min, max, mean, std, count and quantiles. Those of images are per channel, in [0, 1], shaped (3, 1, 1)."""
-    is_image = feature["dtype"] == "image"
+    is_image = values.dtype == np.uint8
     if is_image:
         chosen = np.linspace(0, len(values) - 1, min(len(values), MAX_STATISTICS_FRAMES)).round().astype(int)
         values = values[chosen]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pac.formats import hdf5
-from pac.formats.checks import check, load_json, need, read_parquet, reading, require
+from pac.formats.checks import check, load_json, need, reading, require
 from pac.formats.common import ForeignDataset, as_numbers, as_vector, build_episode
 from pac.formats.options import ImportOptions, choose_keys, is_image, used_keys
 from pac.types import Episode
@@ -199,17 +199,13 @@ def _hdf5_values(group: Any, path: Path, name: str, leaf: Leaf) -> Any:
 
 
 def _in_arrow(folder: Path, count: int, data_format: str) -> Iterator[_StoredEpisode]:
-    arrow = need("pyarrow", "formats")
+    arrow_dataset = need("pyarrow.dataset", "formats")
     for index in range(count):
         place = folder / str(index)
         files = sorted(place.glob(f"part-*.{data_format}"))
         check(files, place, f"part-0.{data_format}", "no such file", "Restore the folder.")
         with reading(files[0], data_format):
-            if data_format == "parquet":
-                tables = [read_parquet(file) for file in files]
-            else:
-                tables = [arrow.ipc.open_file(arrow.memory_map(str(file))).read_all() for file in files]
-            whole = arrow.concat_tables(tables).combine_chunks()
+            whole = arrow_dataset.dataset(list(map(str, files)), format=data_format).to_table().combine_chunks()
             whole.validate(full=True)
         table = {name: whole[name].chunk(0) for name in whole.column_names if whole.num_rows}
         infos = filter(_is_read, _fields(table["infos"]) if "infos" in table else [])
