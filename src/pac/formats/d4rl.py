@@ -19,7 +19,7 @@ import numpy as np
 from pac.files import problem
 from pac.formats.checks import check, check_length
 from pac.formats.common import ForeignDataset, build_episode, split_ends
-from pac.formats.hdf5 import Rows, array, dataset, is_hdf5, open_hdf5
+from pac.formats.hdf5 import array, dataset, is_hdf5, open_hdf5
 from pac.formats.options import ImportOptions, choose_array_keys, key_of, used_keys
 from pac.types import Episode
 
@@ -52,10 +52,9 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     ends = split_ends(terminal | timeout, notes)
 
     def episodes() -> Iterator[Episode]:
-        rows = {name: Rows(data) for name, data in columns.items()}
         with file:
             for index, (start, stop) in enumerate(zip(np.append(0, ends[:-1]), ends, strict=True)):
-                raw = {name: reader[int(start) : int(stop)] for name, reader in rows.items()}
+                raw = {name: data[start:stop] for name, data in columns.items()}
                 if has_next:
                     raw["observations"] = np.concatenate([raw["observations"], raw["next"][-1:]])
                 yield build_episode(
@@ -95,11 +94,10 @@ def _timeouts(
         return np.asarray((since + 1) % options.max_episode_steps == 0)
     if "next" in columns:
         notes.append("No timeouts: episodes end where next_observations differs from the next row.")
-        now, following = Rows(columns["observations"]), Rows(columns["next"])
         jumps = np.zeros(num_rows, bool)
         for start in range(0, num_rows - 1, 4096):
             stop = min(start + 4096, num_rows - 1)
-            differ = now[start + 1 : stop + 1] != following[start:stop]
+            differ = columns["observations"][start + 1 : stop + 1] != columns["next"][start:stop]
             jumps[start:stop] = differ.reshape(stop - start, -1).any(1)
         return np.asarray(jumps & ~terminal)
     raise problem(

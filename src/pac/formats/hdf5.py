@@ -11,6 +11,7 @@ import numpy as np
 from pac.formats.checks import CHOOSE_KEYS, check, need, reading, require
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
+CACHE_BYTES = 1 << 26  # per dataset: reading forward decompresses a chunk once, not once per episode
 _MAX_RATIO = 2000  # deflate shrinks at most 1032-fold: a file cannot hold more than this
 
 
@@ -27,7 +28,7 @@ def open_hdf5(path: Path) -> Any:
     found = "another file" if path.is_file() else "no such file"
     check(is_hdf5(path), path, "an HDF5 file", found, "Download it again, or name its format with --format.")
     with reading(path, "HDF5"):
-        return need("h5py", "formats").File(path, "r")
+        return need("h5py", "formats").File(path, "r", rdcc_nbytes=CACHE_BYTES)
 
 
 def member(group: Any, key: str, path: Path) -> Any:
@@ -60,18 +61,3 @@ def array(group: Any, key: str, path: Path) -> np.ndarray:
     """Read a whole dataset."""
     with reading(f"{path}, {group.name}, key {key!r}", "HDF5"):
         return np.asarray(dataset(group, key, path)[()])
-
-
-class Rows:
-    """Rows of a dataset, read forward in blocks. A compressed chunk is then decompressed once, not once per episode."""
-
-    def __init__(self, source: Any, block_bytes: int = 1 << 26) -> None:
-        row_bytes = source.dtype.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
-        self._source, self._block_rows = source, max(1, block_bytes // max(1, row_bytes))
-        self._start, self._block = 0, np.asarray(source[:0])
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        if rows.start < self._start or rows.stop > self._start + len(self._block):
-            self._start = rows.start
-            self._block = np.asarray(self._source[rows.start : max(rows.stop, rows.start + self._block_rows)])
-        return self._block[rows.start - self._start : rows.stop - self._start]
