@@ -120,5 +120,5 @@ def test_only_videos_of_the_evaluations_own_episodes_are_taken(tmp_path: Path) -
         (tmp_path / "videos" / name).write_bytes(b"x")
     found = read_one(write_evaluation(tmp_path / "e.json", episodes("a", DOOR, 2, 3)))
     assert isinstance(found, LoadedEvaluation)
-    assert [video.path.name for video in found.videos] == names[:1]
-    assert found.videos[0].caption == "a: metaworld/door-open, episode 1, return 10.0, success"
+    assert [path.name for path in found.videos] == names[:1]
+    assert next(iter(found.videos.values())) == "a: metaworld/door-open, episode 1, return 10.0, success"

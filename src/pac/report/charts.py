@@ -96,9 +96,6 @@ def legend(names: Sequence[tuple[str, int]]) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-# ------------------------------------------------------------------------------------------------------------ numbers
-
-
 def smooth(values: np.ndarray, width: int) -> np.ndarray:
     """Return the centred moving mean over the finite values. It is narrower at the ends. NaN stays NaN."""
     if len(values) < width:
@@ -149,9 +146,6 @@ def span(values: np.ndarray, *, zero: bool = False) -> tuple[float, float]:
         return 0.0, 1.0
     room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
     return (low if zero and low == 0 else low - room), (high if zero and high == 0 else high + room)
-
-
-# --------------------------------------------------------------------------------------------------------------- axes
 
 
 @dataclass(frozen=True)
@@ -231,9 +225,6 @@ def _svg(content: str, height: int, title: str, plot: dict[str, Any] | None = No
     label = escape(title)
     svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}"{data}>{content}</svg>'
     return Drawing(title=title, svg=svg, height=height)
-
-
-# -------------------------------------------------------------------------------------------------------------- lines
 
 
 def lines(
@@ -339,9 +330,6 @@ def _whisker(axes: Axes, x: float, low: float, high: float, index: int, aside: f
     at, top, bottom = axes.x(x) + aside, axes.y(high), axes.y(low)
     ends = "".join(f"M{at - 3:.1f} {y:.1f}h6" for y in (top, bottom))
     return f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}{ends}" style="fill:none;stroke:{colour(index)};opacity:.75"/>'
-
-
-# --------------------------------------------------------------------------------------------------- bars and scatter
 
 
 def bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | None = None) -> Drawing:

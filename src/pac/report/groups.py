@@ -20,9 +20,10 @@ from pac.evaluation.summary import Row, Summary, summarise
 from pac.model.pretrained import pretrained_folder
 from pac.old_names import rename_recipe
 from pac.report.sources import LoadedEvaluation, LoadedRun
+from pac.training.run import differences
 
-# Settings in which runs of one label may differ in silence: paths, and what does not change what is learned.
-IGNORED = ("seed", "start", "checkpoint", "evaluation", "machine", "collect.workers", "collect.seed")
+# Settings in which runs of one label may differ in silence: they do not change what is learned.
+IGNORED = ("seed.", "start.", "checkpoint.", "evaluation.", "machine.", "collect.workers.", "collect.seed.")
 ENDED_AT_SUCCESS = "ended at success"  # of episodes, among the rules
 
 
@@ -34,39 +35,19 @@ def split_seed(label: str) -> tuple[str, int | None]:
 
 def group_runs(runs: Sequence[LoadedRun]) -> dict[str, list[LoadedRun]]:
     """Return the runs of each row by seed."""
-    rows: dict[str, list[LoadedRun]] = {}
-    for run in sorted(runs, key=lambda run: run.seed or 0):
-        rows.setdefault(run.row, []).append(run)
-    return {row: rows[row] for row in dict.fromkeys(run.row for run in runs)}
+    by_seed = sorted(runs, key=lambda run: run.seed or 0)
+    return {row: [run for run in by_seed if run.row == row] for row in dict.fromkeys(run.row for run in runs)}
 
 
 def pooling_notes(rows: Mapping[str, Sequence[LoadedRun]]) -> list[str]:
     """Return a note on each row whose runs differ in more than the seed."""
     notes = []
-    for row, runs in rows.items():
-        found = [_flatten(run.recipe) for run in runs]
-        names = sorted({name for settings in found for name in settings})
-        differ = [name for name in names if any(settings.get(name) != found[0].get(name) for settings in found)]
-        if differ:
-            notes.append(f"{row}: its runs differ in more than the seed ({', '.join(differ[:4])}).")
+    for row, (first, *others) in rows.items():
+        names = sorted({name for run in others for name, _, _ in differences(first.recipe, run.recipe)})
+        names = [name for name in names if not f"{name}.".startswith(IGNORED)]
+        if names:
+            notes.append(f"{row}: its runs differ in more than the seed ({', '.join(names[:4])}).")
     return notes
-
-
-def _flatten(value: Any, name: str = "") -> dict[str, Any]:
-    """Return the settings that shape what is learned, under dotted names."""
-    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return {name: value}
-    found: dict[str, Any] = {}
-    for key, item in value.items():
-        path = f"{name}.{key}".lstrip(".")
-        if key != "path" and path not in IGNORED:
-            found |= _flatten(item, path)
-    return found
-
-
-# -------------------------------------------------------------------------------------------------------- comparisons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +68,10 @@ class ComparisonGroup:
     @functools.cached_property
     def by_member(self) -> dict[str, dict[str, Summary]]:
         """The summary of each member of rows with several."""
-        several = {row: parts for row, parts in self.members.items() if len(parts) > 1}
         return {
             row: {member: summarise_row(part, self.experts) for member, part in parts.items()}
-            for row, parts in several.items()
+            for row, parts in self.members.items()
+            if len(parts) > 1
         }
 
     @property
@@ -123,14 +104,15 @@ def summarise_row(records: Sequence[EpisodeRecord], known: Mapping[str, float]) 
     same = [dataclasses.replace(entry, actor="") for entry in records]
     plain, resampled = (summarise(same, experts=known, bootstrap=bootstrap) for bootstrap in (False, True))
 
-    def merge(one: Row, other: Row) -> Row:
-        percent = other.percent if one.tasks == 1 else one.percent
-        return dataclasses.replace(one, returns=other.returns, percent=percent)
+    def merge(rows: Mapping[str, Row], others: Mapping[str, Row]) -> dict[str, Row]:
+        return {
+            name: dataclasses.replace(
+                row, returns=others[name].returns, percent=(others[name] if row.tasks == 1 else row).percent
+            )
+            for name, row in rows.items()
+        }
 
-    return Summary(
-        tasks={task: merge(row, resampled.tasks[task]) for task, row in plain.tasks.items()},
-        pooled={name: merge(row, resampled.pooled[name]) for name, row in plain.pooled.items()},
-    )
+    return Summary(tasks=merge(plain.tasks, resampled.tasks), pooled=merge(plain.pooled, resampled.pooled))
 
 
 def compare_evaluations(evaluations: Iterable[LoadedEvaluation], runs: Sequence[LoadedRun]) -> list[ComparisonGroup]:

@@ -3,7 +3,7 @@
 import base64
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pac
@@ -12,15 +12,7 @@ from pac.report import charts, html
 from pac.report.groups import compare_evaluations, group_runs, pooling_notes
 from pac.report.improvement import improvements_section
 from pac.report.results import calibration_section, results_section
-from pac.report.sources import (
-    VIDEO_TYPES,
-    LoadedEvaluation,
-    LoadedImprovement,
-    LoadedRun,
-    Source,
-    Video,
-    read_sources,
-)
+from pac.report.sources import VIDEO_TYPES, LoadedEvaluation, LoadedImprovement, LoadedRun, Source, read_sources
 from pac.report.training import curves_section, data_section, runs_section
 
 TITLE = "PAC report"
@@ -64,7 +56,7 @@ def write_report(
         improvements_section(improvements),
         runs_section(rows),
         data_section(runs),
-        _videos_section([video for one in evaluations for video in one.videos], video_megabytes),
+        _videos_section({path: text for one in evaluations for path, text in one.videos.items()}, video_megabytes),
         html.section("Settings", [_settings(source) for source in found]),
         html.section("Commands", [_commands(found, command)]),
     ]
@@ -93,24 +85,24 @@ def _made_from(sources: Sequence[Source]) -> str:
     return f"From {text}: {', '.join(source.name for source in sources)}. Made {now} by pac {pac.__version__}."
 
 
-def _videos_section(videos: Sequence[Video], megabytes: float) -> str:
+def _videos_section(captions: Mapping[Path, str], megabytes: float) -> str:
     """Return the first videos that fit. The others are named."""
     room, figures, left_out = megabytes * 1e6, [], []
-    for video in videos:
-        size = video.path.stat().st_size * 4 / 3  # base64
+    for path, caption in captions.items():
+        size = path.stat().st_size * 4 / 3  # base64
         if size > room:
-            left_out.append(str(video.path))
+            left_out.append(str(path))
         else:
             room -= size
-            figures.append(_video(video))
+            figures.append(_video(path, html.escape(caption)))
     note = f"Left out, to keep the page's videos under {megabytes:g} MB: {', '.join(left_out)}."
     return html.section("Videos", [html.columns(figures), html.warning(note) if left_out else ""])
 
 
-def _video(video: Video) -> str:
-    content, caption = video.path.read_bytes(), html.escape(video.caption)
-    source = f"data:{VIDEO_TYPES[video.path.suffix]};base64,{base64.b64encode(content).decode()}"
-    if video.path.suffix == ".mp4":
+def _video(path: Path, caption: str) -> str:
+    content = path.read_bytes()
+    source = f"data:{VIDEO_TYPES[path.suffix]};base64,{base64.b64encode(content).decode()}"
+    if path.suffix == ".mp4":
         player = f'<video controls muted loop playsinline preload="metadata" src="{source}"></video>'
         caption += "" if b"avc1" in content else "<br>Not H.264: your browser may not play it."
     else:

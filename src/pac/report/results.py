@@ -63,15 +63,16 @@ def _tables(comparison: ComparisonGroup, summaries: Mapping[str, Summary]) -> li
 def _bar_charts(comparison: ComparisonGroup, colours: Colours) -> list[str]:
     """Return bars of success and percent of expert per task. Tasks that have neither get bars of the return."""
     pooled = dict.fromkeys(place for summary in comparison.pooled.values() for place in summary.pooled)
-    places = [*sorted(pooled, key=lambda place: place != ALL)] if len(comparison.tasks) > 1 else []
+    places = sorted(pooled, key=lambda place: place != ALL) if len(comparison.tasks) > 1 else []
     figures = []
     for metric in METRICS:
         for place in [*places, *comparison.tasks]:
-            found = _estimates(metric, comparison.pooled, place)
             others = [name for name in ("success", "percent") if _estimates(name, comparison.pooled, place)]
-            if found and (metric != "return" or not others):
+            bars = _bars(metric, comparison, place, colours)
+            if bars and (metric != "return" or not others):
                 title = place if place in comparison.tasks else "all tasks" if place == ALL else f"all of {place}"
-                figures.append(_bars(metric, comparison, place, title, found, colours))
+                drawing = charts.bars(title, bars, (0.0, 100.0) if metric == "success" else None)
+                figures.append(drawing.figure(UNITS[metric]))
     return ["<h3>By task</h3>", html.columns(figures)]
 
 
@@ -81,18 +82,11 @@ def _estimates(metric: str, summaries: Mapping[str, Summary], place: str) -> dic
     return {name: estimate for name, row in rows.items() if (estimate := METRICS[metric][1](row)) is not None}
 
 
-def _bars(
-    metric: str,
-    comparison: ComparisonGroup,
-    place: str,
-    title: str,
-    found: Mapping[str, Estimate],
-    colours: Colours,
-) -> str:
-    scale, rows = METRICS[metric][2], []
-    for row, estimate in found.items():
+def _bars(metric: str, comparison: ComparisonGroup, place: str, colours: Colours) -> list[charts.Bar]:
+    scale, bars = METRICS[metric][2], []
+    for row, estimate in _estimates(metric, comparison.pooled, place).items():
         members = _estimates(metric, comparison.by_member.get(row, {}), place)
-        rows.append(
+        bars.append(
             charts.Bar(
                 name=row,
                 index=colours[row],
@@ -103,10 +97,7 @@ def _bars(
                 parts=tuple(scale * member.mean for member in members.values()),
             )
         )
-    return charts.bars(title, rows, (0.0, 100.0) if metric == "success" else None).figure(UNITS[metric])
-
-
-# -------------------------------------------------------------------------------------------------------- calibration
+    return bars
 
 
 def calibration_section(comparisons: Sequence[ComparisonGroup], colours: Colours) -> str:

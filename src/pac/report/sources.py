@@ -80,21 +80,13 @@ class LoadedRun(Source):
         return {dataset["name"]: (dataset, group) for group in groups for dataset in group["datasets"]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Video:
-    """The video of an evaluation episode."""
-
-    path: Path
-    caption: str
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedEvaluation(Source):
     """Evaluation episodes and their settings. Episodes of your own need `name` and `records` only."""
 
     records: list[EpisodeRecord]
     experts: Mapping[str, float] = field(default_factory=dict)  # the return that counts as 100% of each task
-    videos: tuple[Video, ...] = ()
+    videos: Mapping[Path, str] = field(default_factory=dict)  # file -> caption
 
     def describe_actor(self, actor: str) -> dict[str, Any]:
         """Return the actor's entry in the settings."""
@@ -142,9 +134,6 @@ def _read_json(path: Path) -> tuple[dict[str, Any], list[str]]:
     except (OSError, ValueError) as error:
         return {}, [f"{path.name} cannot be read ({error})."]
     return content, []
-
-
-# -------------------------------------------------------------------------------------------------------------- runs
 
 
 def _read_run(path: Path, label: str | None) -> LoadedRun:
@@ -199,9 +188,6 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
     return curves, notes
 
 
-# ------------------------------------------------------------------------------------------------------ evaluations
-
-
 def _read_evaluation(path: Path, label: str | None) -> LoadedEvaluation:
     name = str(path)
     path = path.with_name(path.name.removesuffix(".partial.jsonl"))
@@ -228,21 +214,17 @@ def _experts(document: Mapping[str, Any]) -> dict[str, float]:
     return {task: expert["mean"] for task, expert in document.get("experts", {}).items()}
 
 
-def _find_videos(folder: Path, records: Iterable[EpisodeRecord]) -> tuple[Video, ...]:
-    """Return the videos that `pac evaluate --videos` wrote into the folder, or into a folder inside it."""
+def _find_videos(folder: Path, records: Iterable[EpisodeRecord]) -> dict[Path, str]:
+    """Return the captions of videos that `pac evaluate --videos` wrote into the folder, or into a folder inside it."""
     episodes = {Path(file_name(entry.actor, entry.task, entry.index)).stem: entry for entry in records}
     files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.suffix in VIDEO_TYPES)
-    videos = []
+    captions = {}
     for path in files:
         entry = episodes.get(path.stem) or episodes.get(path.stem.rpartition(".")[0])  # equal names get a number
         if entry is not None and path.is_file():
             outcome = {True: ", success", False: ", no success", None: ""}[entry.success]
-            caption = f"{entry.actor}: {entry.task}, episode {entry.index}, return {entry.total:.1f}{outcome}"
-            videos.append(Video(path=path, caption=caption))
-    return tuple(videos)
-
-
-# ----------------------------------------------------------------------------------------------------- improvements
+            captions[path] = f"{entry.actor}: {entry.task}, episode {entry.index}, return {entry.total:.1f}{outcome}"
+    return captions
 
 
 def _read_improvement(path: Path, label: str | None) -> LoadedImprovement:

@@ -76,9 +76,6 @@ def _rate(rates: Sequence[tuple[LoadedRun, float]], all_tasks: bool) -> tuple[fl
     return (successes / sum(counts), *wilson(successes, sum(counts)))
 
 
-# --------------------------------------------------------------------------------------------------------------- curves
-
-
 def curves_section(groups: Groups, colours: Mapping[str, int]) -> str:
     """Return charts of all metrics that some run has. Those without a title in KNOWN are folded."""
     names = dict.fromkeys(name for runs in groups.values() for run in runs for name in run.curves)
@@ -151,18 +148,14 @@ def _evaluation_series(row: str, runs: Sequence[LoadedRun], name: str, index: in
     return charts.Series(name=row, index=index, x=steps, y=y, low=low, high=high, raw=raw, marks=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------- data
-
-
 def data_section(runs: Sequence[LoadedRun]) -> str:
     """Return the mixtures, each once with the runs that share it."""
     names: dict[tuple[str, tuple[tuple[str, ...], ...]], list[str]] = {}
     for run in runs:
         if plan := run.settings.get("mixture"):
             batch = f"{plan['batch_size']} windows of {plan['window']} transitions per update"
-            names.setdefault((batch, tuple(_mixture_row(run, counts) for counts in plan["datasets"])), []).append(
-                run.name
-            )
+            rows = tuple(_mixture_row(run, counts) for counts in plan["datasets"])
+            names.setdefault((batch, rows), []).append(run.name)
     header = ["dataset", "group", "weight λ", "P_eff", "alpha", "beta", "episodes", "successes", "transitions"]
     tables = [html.table(header, rows, caption=f"{', '.join(each)}: {batch}") for (batch, rows), each in names.items()]
     return html.section("Data", tables)
