@@ -32,8 +32,7 @@ class Behaviour(Protocol):
 class Random:
     """A behaviour with uniform actions."""
 
-    def __init__(self) -> None:
-        self.labels = dict(CLEAN)
+    labels = CLEAN
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
         self.random, self.bounds = random, bounds(env)

@@ -75,7 +75,7 @@ class Faults(Wrapper):
         other = str(self.random.choice([name for name in sorted(script.experts) if name != script.task]))
         offset = np.array([np.cos(angle), np.sin(angle), 0.0]) * distance
         script.offset = offset if self.mode == "wrong-goal" else np.zeros(3)
-        script.skill = other if self.mode == "other-skill" else script.task
+        script.follow(other if self.mode == "other-skill" else script.task)
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         if self.remaining == 0:

@@ -35,12 +35,11 @@ def experts() -> dict[str, Any]:
 class Scripted:
     """A behaviour that follows the task's script.
 
-    A fault may set `skill`, the task whose script it follows, and `offset`. The script sees its target moved by
-    `offset`. The target is the goal if the script reads one, else the object.
+    A fault may call `follow` with another task, and set `offset`. The script sees its target moved by `offset`. The
+    target is the goal if the script reads one, else the object.
     """
 
-    def __init__(self) -> None:
-        self.labels = dict(CLEAN)
+    labels = CLEAN
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
         name = env.task.name
@@ -57,15 +56,11 @@ class Scripted:
             )
         self.target = GOAL if self.task in GOAL_READERS else OBJECT
         self.offset = np.zeros(3)
-        self.skill = self.task
+        self.follow(self.task)
 
-    @property
-    def skill(self) -> str:
-        return self._skill
-
-    @skill.setter
-    def skill(self, name: str) -> None:
-        self._skill, self.expert = name, self.experts[name]()
+    def follow(self, skill: str) -> None:
+        """Follow the script of a task from now on."""
+        self.skill, self.expert = skill, self.experts[skill]()
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         state = np.array(observation["observation.state"], np.float64)  # some scripts write into it

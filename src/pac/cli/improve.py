@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from pac.improve.folder import FinishedRound, ImproveFolder
+from pac.improve.folder import ROUNDS, FinishedRound, ImproveFolder
 from pac.improve.loop import Loop, StoppedError, signals
 from pac.improve.settings import describe, load
 from pac.rollout import PersistentWorkers
@@ -24,17 +23,22 @@ from pac.training.run_dir import COLLECTED
 ENDS = {
     "mastered": "Every target is mastered.",
     "budget": "All rounds are done. A larger improve.rounds continues with --resume.",
-    "waiting": "Waiting for data: continue with --resume when there is some.",
+    "waiting": "Waiting for data. Put some into the inbox, then continue with --resume.",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("recipe", help="recipe in TOML with a section [improve], or the name of one that ships with PAC")
-    add("overrides", nargs="*", metavar="key=value", help="settings that replace those of the recipe, with dots")
+    add("recipe", help="TOML file with a section [improve], or the name of a recipe that ships with PAC")
+    add(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="settings that replace those of the recipe, as improve.rounds=20",
+    )
     add("--out", type=Path, required=True, help="folder of the improvement")
     add("--resume", action="store_true", help="continue the improvement in --out")
-    add("--overwrite", action="store_true", help="begin again in --out; its inbox is kept")
+    add("--overwrite", action="store_true", help="begin again in --out and keep its inbox")
     add("--start", help="checkpoint to start from, instead of a fresh model")
     add("--collect", choices=("policy", "none"), help="none: people put datasets into --out/inbox")
 
@@ -69,24 +73,22 @@ def run(args: argparse.Namespace) -> int:
                 "the disk, then continue with --resume."
             ) from error
     if folder.rounds:
-        console.print(table(folder.rounds, recipe.improve.all_tasks))
+        console.print(table(folder.rounds))
     console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)
     return 0
 
 
-def table(rounds: Sequence[FinishedRound], tasks: Sequence[str]) -> Table:
-    """Return a table with one row per round."""
-    found = Table(box=SIMPLE, pad_edge=False)
-    for name in ("round", "from", "new episodes", "updates", *tasks, "promoted", "seconds"):
-        found.add_column(escape(name), justify="left" if name in ("from", "promoted") else "right")
+def table(rounds: Sequence[FinishedRound]) -> Table:
+    """Return a table with one row per round and task."""
+    found = Table("round", "start", "episodes", box=None, pad_edge=False, collapse_padding=True)
+    found.add_column("task", overflow="fold")
+    found.add_column("result", no_wrap=True)
+    found.add_column("promoted")
     for entry in rounds:
-        found.add_row(
-            str(entry.round),
-            escape(entry.start.removesuffix("/").replace("/train/checkpoints/", ":")),
-            str(sum(entry.episodes.values())),
-            f"{entry.steps:,}",
-            *(str(entry.summary[task]) for task in tasks),
-            "yes" if entry.promoted else "no",
-            f"{sum(entry.seconds.values()):.0f}",
-        )
+        place = entry.start.split("/")
+        start = str(int(place[1])) if place[0] == ROUNDS else "none" if entry.start == "nothing" else "--start"
+        row = (str(entry.round), start, str(sum(entry.episodes.values())))
+        for task, result in entry.summary.items():
+            found.add_row(*row, escape(task), escape(str(result)), "yes" if entry.promoted else "no")
+            row = ("", "", "")
     return found

@@ -84,7 +84,8 @@ def _make(task: str, renders: bool, max_steps: int | None) -> "gymnasium.Env[Any
     name, mode = task.removeprefix("gym/"), None
     if renders:
         mode = "rgb_array"
-        _choose_gl()
+        with contextlib.suppress(ValueError):  # MuJoCo environments need it at their first rendering, others do not
+            os.environ.setdefault("MUJOCO_GL", find_gl())
     try:
         with no_gl():
             return gymnasium.make(name, render_mode=mode, max_episode_steps=max_steps, disable_env_checker=True)
@@ -94,12 +95,6 @@ def _make(task: str, renders: bool, max_steps: int | None) -> "gymnasium.Env[Any
         raise ValueError(
             f"{task}: expected an id of Gymnasium, found {error} An id from another package is gym/<module>:<id>."
         ) from error
-
-
-def _choose_gl() -> None:
-    """Set MUJOCO_GL, which Gymnasium's MuJoCo environments read at their first rendering. Others need no GL."""
-    with contextlib.suppress(ValueError):
-        os.environ.setdefault("MUJOCO_GL", find_gl())
 
 
 def _bounds(task: str, space: "gymnasium.Space[Any]") -> tuple[np.ndarray, np.ndarray]:

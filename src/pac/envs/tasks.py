@@ -5,58 +5,24 @@ from collections.abc import Sequence
 
 from pac.types import TaskSpec
 
-# domain.task -> state dimensions. The paper's table has 21 for fish.swim; the suite gives 24.
-_CONTROL = {
-    "acrobot.swingup": 6,
-    "ball_in_cup.catch": 8,
-    "cartpole.balance": 5,
-    "cartpole.swingup": 5,
-    "cartpole.three_poles": 11,
-    "cartpole.two_poles": 8,
-    "cheetah.run": 17,
-    "dog.run": 223,
-    "dog.stand": 223,
-    "dog.trot": 223,
-    "dog.walk": 223,
-    "finger.spin": 9,
-    "finger.turn_easy": 12,
-    "finger.turn_hard": 12,
-    "fish.swim": 24,
-    "fish.upright": 21,
-    "hopper.hop": 15,
-    "hopper.stand": 15,
-    "humanoid.run": 67,
-    "humanoid.stand": 67,
-    "humanoid.walk": 67,
-    "pendulum.swingup": 3,
-    "point_mass.easy": 4,
-    "quadruped.escape": 101,
-    "quadruped.run": 78,
-    "quadruped.walk": 78,
-    "reacher.easy": 6,
-    "swimmer.swimmer15": 61,
-    "swimmer.swimmer6": 25,
-    "walker.run": 24,
-    "walker.stand": 24,
-    "walker.walk": 24,
-}
-# domain -> action dimensions, control rate in Hz, cameras
-_DOMAINS: dict[str, tuple[int, float, tuple[str, ...]]] = {
-    "acrobot": (1, 100, ("fixed", "lookat")),
-    "ball_in_cup": (2, 50, ("cam0", "cam1")),
-    "cartpole": (1, 100, ("fixed", "lookatcart")),
-    "cheetah": (6, 100, ("side", "back")),
-    "dog": (38, 200 / 3, ("y-axis", "x-axis")),
-    "finger": (2, 50, ("cam0", "cam1")),
-    "fish": (5, 25, ("tracking_top", "tracking_x", "tracking_y", "fixed_top", "eye")),
-    "hopper": (4, 50, ("cam0", "back")),
-    "humanoid": (21, 40, ("back", "side", "egocentric")),
-    "pendulum": (1, 50, ("fixed", "lookat")),
-    "point_mass": (2, 50, ("fixed", "cam0")),
-    "quadruped": (12, 50, ("global", "x", "y", "egocentric")),
-    "reacher": (2, 50, ("fixed", "hand")),
-    "swimmer": (14, 100 / 3, ("tracking1", "tracking2", "eyes")),
-    "walker": (6, 40, ("side", "back")),
+# domain -> action dimensions, control rate in Hz, cameras, and the state dimensions of each task.
+# The paper's table has 21 state dimensions for fish.swim. The suite gives 24.
+_CONTROL: dict[str, tuple[int, float, tuple[str, ...], dict[str, int]]] = {
+    "acrobot": (1, 100, ("fixed", "lookat"), {"swingup": 6}),
+    "ball_in_cup": (2, 50, ("cam0", "cam1"), {"catch": 8}),
+    "cartpole": (1, 100, ("fixed", "lookatcart"), {"balance": 5, "swingup": 5, "three_poles": 11, "two_poles": 8}),
+    "cheetah": (6, 100, ("side", "back"), {"run": 17}),
+    "dog": (38, 200 / 3, ("y-axis", "x-axis"), {"run": 223, "stand": 223, "trot": 223, "walk": 223}),
+    "finger": (2, 50, ("cam0", "cam1"), {"spin": 9, "turn_easy": 12, "turn_hard": 12}),
+    "fish": (5, 25, ("tracking_top", "tracking_x", "tracking_y", "fixed_top", "eye"), {"swim": 24, "upright": 21}),
+    "hopper": (4, 50, ("cam0", "back"), {"hop": 15, "stand": 15}),
+    "humanoid": (21, 40, ("back", "side", "egocentric"), {"run": 67, "stand": 67, "walk": 67}),
+    "pendulum": (1, 50, ("fixed", "lookat"), {"swingup": 3}),
+    "point_mass": (2, 50, ("fixed", "cam0"), {"easy": 4}),
+    "quadruped": (12, 50, ("global", "x", "y", "egocentric"), {"escape": 101, "run": 78, "walk": 78}),
+    "reacher": (2, 50, ("fixed", "hand"), {"easy": 6}),
+    "swimmer": (14, 100 / 3, ("tracking1", "tracking2", "eyes"), {"swimmer15": 61, "swimmer6": 25}),
+    "walker": (6, 40, ("side", "back"), {"run": 24, "stand": 24, "walk": 24}),
 }
 _QUADRUPED_BOUNDS = ((-1.0, -1.0, -0.8) * 4, (1.0, 1.1, 0.8) * 4)  # yaw, lift and extend of each leg; all others: 1
 _METAWORLD_NAMES = (
@@ -70,7 +36,10 @@ _METAWORLD_NAMES = (
 _METAWORLD_CAMERAS = ("corner2", "topview", "corner", "corner3", "corner4", "behindGripper", "gripperPOV")
 
 FAMILIES = ("control", "metaworld", "gym")
-TASKS = tuple(f"control/{name}" for name in _CONTROL) + tuple(f"metaworld/{name}" for name in _METAWORLD_NAMES.split())
+TASKS = (
+    *(f"control/{domain}.{name}" for domain, (*_, sizes) in _CONTROL.items() for name in sizes),
+    *(f"metaworld/{name}" for name in _METAWORLD_NAMES.split()),
+)
 
 
 def check_name(task: str) -> str:
@@ -90,7 +59,7 @@ def known_cameras(task: str) -> tuple[str, ...]:
     """Return the cameras of a task. A Gymnasium id has one, whose image is what it renders."""
     family, _, name = task.partition("/")
     if family == "control":
-        return _DOMAINS[name.split(".")[0]][2]
+        return _CONTROL[name.split(".")[0]][2]
     return _METAWORLD_CAMERAS if family == "metaworld" else ("render",)
 
 
@@ -111,10 +80,10 @@ def static_spec(task: str, cameras: tuple[str, ...], max_steps: int | None) -> T
     if family == "metaworld":
         size, num_actions, rate, limit = 39, 4, 80.0, 500
     else:
-        domain = name.split(".")[0]
-        num_actions, rate, _ = _DOMAINS[domain]
+        domain, _, part = name.partition(".")
+        num_actions, rate, _, sizes = _CONTROL[domain]
         num_actions = 5 if name == "swimmer.swimmer6" else num_actions
-        size, limit = _CONTROL[name], 1000
+        size, limit = sizes[part], 1000
     low, high = (-1.0,) * num_actions, (1.0,) * num_actions
     if name.startswith("quadruped"):
         low, high = _QUADRUPED_BOUNDS
