@@ -44,9 +44,10 @@ def write_report(
     names = dict.fromkeys([*rows, *(row for comparison in comparisons for row in comparison.members)])
     colours = {name: index for index, name in enumerate(names)}
     warnings = [note for source in found for note in source.notes] + pooling_notes(rows)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        html.soft(_made_from(found)),
+        html.soft(f"From {', '.join(source.name for source in found)}. Made {now} by pac {pac.__version__}."),
         intro_html,
         *map(html.warning, warnings),
         *(f"<p>{html.escape(note)}</p>" for note in notes),
@@ -75,14 +76,6 @@ def _read_all(sources: Sequence[str | Path | Source]) -> list[Source]:
         for one in [source] if isinstance(source, Source) else read_sources(source):
             found.setdefault(one.path.resolve() if one.path is not None else id(one), one)
     return list(found.values())
-
-
-def _made_from(sources: Sequence[Source]) -> str:
-    kinds = {"run": LoadedRun, "evaluation": LoadedEvaluation, "improvement": LoadedImprovement}
-    counts = {name: sum(isinstance(source, kind) for source in sources) for name, kind in kinds.items()}
-    text = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"From {text}: {', '.join(source.name for source in sources)}. Made {now} by pac {pac.__version__}."
 
 
 def _videos_section(captions: Mapping[Path, str], megabytes: float) -> str:

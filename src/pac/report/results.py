@@ -23,9 +23,10 @@ SEEDS = (
     "training seed."
 )
 CALIBRATION = (
-    "The critic's value of the first action, and the discounted return that followed. A dot is an episode. A cross is "
-    "the mean of a row with the 95% interval of the achieved return. Below the dashed line the critic promised too "
-    "much. What would have come after a time limit or a stop at success is in the prediction and not in the return."
+    "Each chart compares the critic's value of the first action with the discounted return that followed. A dot is an "
+    "episode. A cross is the mean of a row, with the 95% interval of the achieved return. Below the dashed line the "
+    "critic predicted too much. The prediction includes what would have come after a time limit or a stop at success. "
+    "The return does not."
 )
 
 

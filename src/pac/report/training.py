@@ -48,20 +48,10 @@ def runs_section(groups: Groups) -> str:
                     f"{last:,}" if planned in (None, last) else f"{last:,} of {planned:,}",
                     f"{count / 1e6:.2f}M ({run.settings.get('size')})" if count else "-",
                     f"{run.summary['seconds'] / 60:,.1f} min" if "seconds" in run.summary else "-",
-                    _last_success(run),
                 ]
             )
-    header = ["run", "row", "method", "seed", "updates", "parameters", "time", "last success in training, % [95%]"]
+    header = ["run", "row", "method", "seed", "updates", "parameters", "time"]
     return html.section("Runs", [html.table(header, rows)] if rows else [])
-
-
-def _last_success(run: LoadedRun) -> str:
-    curve = run.curves.get(f"{EVALUATION}all/success")
-    known = curve.values[np.isfinite(curve.values)] if curve is not None else []
-    if not len(known):
-        return "-"
-    rate, low, high = (100 * value for value in _rate([(run, known[-1])], all_tasks=True))
-    return f"{rate:.1f} [{low:.1f}, {high:.1f}]" if math.isfinite(low) else f"{rate:.1f}"
 
 
 def _rate(rates: Sequence[tuple[LoadedRun, float]], all_tasks: bool) -> tuple[float, float, float]:
