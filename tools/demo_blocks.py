@@ -73,7 +73,7 @@ def read_demo(paths: Sequence[Path]) -> Demo:
 
 
 def table(found: Demo) -> str:
-    """Return three tables: tasks over all seeds, seeds over all tasks, and differences of pairs seed by seed."""
+    """Return four tables: tasks over all seeds, seeds over all tasks, tasks by seed, and differences by seed."""
     title = "Success, or percent of expert (95%: Wilson; standard error over episodes)"
     every = {method: found.rows(found.scores(method)) for method in found.methods}
     lines = [_line(place, {method: rows[place] for method, rows in every.items()}) for place in every["PAC"]]
@@ -93,9 +93,28 @@ def table(found: Demo) -> str:
         [
             Grid(f"{title}, {count} seed{'s' * (count != 1)} pooled", ["task", *found.methods], lines, 1),
             Grid(f"{last}, seed by seed", ["", *found.methods], each),
+            _means(found),
             Grid("Differences over the same initial states, pooled; bold where 0 is outside", ["", *names], apart),
         ]
     )
+
+
+def _means(found: Demo) -> Grid:
+    """Return a table of the means of each task and of suites with several tasks. A cell has one mean per seed."""
+    scores = {method: [found.scores(method, [seed]) for seed in found.documents] for method in found.methods}
+    tasks = list(scores["PAC"][0])
+    suites = list(dict.fromkeys(task.partition("/")[0] for task in tasks))
+    places = {task: [task] for task in tasks}
+    places |= {f"pooled, {suite}": [task for task in tasks if task.startswith(f"{suite}/")] for suite in suites}
+    lines: list[list[Cell]] = []
+    for place, some in places.items():
+        if place in tasks or len(some) > 1:
+            each = [
+                [np.mean([one[task].mean() for task in some]) for one in scores[method]] for method in found.methods
+            ]
+            lines.append([(place, False), *((" / ".join(f"{mean:.0f}" for mean in means), False) for means in each)])
+    title = f"Means by task, seeds {' / '.join(map(str, found.documents))}"
+    return Grid(title, ["task", *found.methods], lines)
 
 
 def _line(name: str, estimates: Mapping[str, Estimate]) -> list[Cell]:
