@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pac.data.gpu import pack, unpack
-from pac.data.images import Buffers, resize_images
+from pac.data.images import BufferPool, resize_images
 from pac.data.mixture import Mixture, parse_mixture, plan
 from pac.data.sampler import Sampler
 from pac.data.store import Dataset
@@ -526,13 +526,13 @@ def test_mixtures_that_cannot_be_sampled(make_episode: Any, make_dataset: Any, t
 def test_threads_never_share_a_buffer() -> None:
     def take(to: list[np.ndarray]) -> None:
         start.wait()
-        to.append(buffers.take((4, 8)))
+        to.append(buffers.allocate((4, 8)))
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(2000):
-            buffers, start = Buffers(), threading.Barrier(3)
+            buffers, start = BufferPool(), threading.Barrier(3)
             taken: list[np.ndarray] = []
             threads = [threading.Thread(target=take, args=(taken,)) for _ in range(3)]
             for thread in threads:

@@ -12,13 +12,13 @@ from torch.nn import functional
 from pac.data.windows import WindowedDataset
 
 
-class Buffers:
+class BufferPool:
     """Memory for pictures, used again once no tensor refers to it: fresh pages cost more than the copy into them."""
 
     def __init__(self) -> None:
         self._arrays: list[np.ndarray] = []
 
-    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+    def allocate(self, shape: tuple[int, ...]) -> np.ndarray:
         size = math.prod(shape)
         # A tensor made of an array would be a fourth reference; how many there are without is CPython's, to 3.13.
         for array in self._arrays:

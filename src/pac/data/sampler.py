@@ -1,8 +1,8 @@
-"""Sampling: a mixture and a step -> the `Batch` of that step.
+"""Sampler: from a mixture and a step to the `Batch` of that step.
 
-The batch of a step is a pure function of (mixture, seed, step): a counter-based generator keyed on the two numbers
-draws the whole batch, and rank r of W takes every W-th window of it. So there is nothing to save but the step, a run
-resumes at any step, and on any number of ranks it sees the same windows.
+The batch is a pure function of (mixture, seed, step). A counter-based generator keyed on seed and step draws the whole
+batch, and rank r of W takes every W-th window. So a run resumes at any step, and any number of ranks sees the same
+windows. There is no state to save.
 """
 
 from collections import deque
@@ -10,33 +10,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from pac.config import ObjectiveConfig
 from pac.data.gpu import GpuDataset, send
-from pac.data.images import Buffers, common_size, gather_images
+from pac.data.images import BufferPool, common_size, gather_images
 from pac.data.mixture import Mixture
+from pac.data.tables import DatasetTables
 from pac.data.tokenizer import Tokenizer
 from pac.data.windows import WindowedDataset, locate
 from pac.types import Batch, Observation
 
+Array = TypeVar("Array", np.ndarray, Tensor)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchIndices:
-    """What chance decides about the windows of one step, in order of their dataset."""
+    """Random choices for the windows of one step, sorted by dataset."""
 
-    row: Int64[np.ndarray, " batch"]  # place in the whole batch, before ranks and datasets part it
+    row: Int64[np.ndarray, " batch"]  # index in the batch of all ranks
     dataset: Int64[np.ndarray, " batch"]
     window: Int64[np.ndarray, " batch"]  # which of the dataset's windows
-    goal: Float64[np.ndarray, " batch"]  # which goal, as a share of those there are
+    goal: Float64[np.ndarray, " batch"]  # which of the possible goals, as a share of their number
     show_goal: Bool[np.ndarray, " batch"]
     show_text: Bool[np.ndarray, " batch"]
 
@@ -44,8 +46,22 @@ class BatchIndices:
         return BatchIndices(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchWidths:
+    """Widths of a batch. All ranks must agree on them: they draw noise of this shape, and they reduce the gradients of
+    the modules that these inputs use.
+    """
+
+    proprio: int
+    action: int
+    camera: int
+    goal: int  # goal images that are shown; an input that no window has is not computed
+    goal_camera: int  # goal images that datasets have, shown or not
+    text: int
+
+
 class Sampler:
-    """The batches of a mixture, by step. It does not change: `replace` makes another one of the same data."""
+    """The batches of a mixture by step. A sampler does not change: `replace` makes another one of the same data."""
 
     def __init__(
         self,
@@ -74,56 +90,45 @@ class Sampler:
         self.tokenizer = tokenizer or Tokenizer()
         self.device = torch.device("cpu" if device is None else device)
         self.discount, self.return_to_go = discount, return_to_go
-        drawn = {name: float(p) for name, p in mixture.probabilities.items() if p}
-        used = [config for config in mixture.datasets if config.name in drawn]
+        probability = {name: float(p) for name, p in mixture.probabilities.items() if p}
+        configs = [config for config in mixture.datasets if config.name in probability]
         self._opened = sources or [
             WindowedDataset(config, mixture.window, self.tokenizer, discount=discount, return_to_go=return_to_go)
-            for config in used
+            for config in configs
         ]
         self.sources = [s if device is None else s.with_images_on(self.device) for s in self._opened]
-        self.value_scales = dict(value_scales or {config.name: 1.0 for config in used})
-        self._cumulative = np.cumsum([drawn[source.config.name] for source in self.sources])
+        self.value_scales = dict(value_scales or {config.name: 1.0 for config in configs})
+        self._cumulative = np.cumsum([probability[config.name] for config in configs])
         self._cumulative[-1] = 1.0
         self._num_windows = np.array([source.num_windows for source in self.sources])
-        self._keep = np.array([(config.keep_goal, config.keep_text) for config in used])
-        self._widths = {
-            "proprio": np.array([source.dataset.spec.state_dim for source in self.sources]),
-            "action": np.array([source.dataset.spec.action_dim for source in self.sources]),
-            "camera": np.array([len(source.cameras) for source in self.sources]),
-            "goal": np.array([len(source.goal_cameras) for source in self.sources]),
-            "text": np.array([source.num_text for source in self.sources]),
-        }
-        self.texts = _Texts(self.sources)
-        self.camera_slots = _slots("camera", [source.cameras for source in self.sources], camera_slots)
-        self.goal_slots = _slots("goal camera", [source.goal_cameras for source in self.sources], goal_slots)
+        self._keep = np.array([(config.keep_goal, config.keep_text) for config in configs])
+        self.tables = DatasetTables(self.sources, self.value_scales, camera_slots, goal_slots)
+        self.camera_slots, self.goal_slots = self.tables.camera_slots, self.tables.goal_slots
         self.image_size = mixture.image_size or common_size(self.sources)
-        self.constants = self._constants()
-        self.resident: GpuDataset | None = None
-        self.buffers = Buffers()
-        if device is not None:
-            self.resident = GpuDataset(self.sources, self.constants, self.device)
+        self.buffers = BufferPool()
+        self.gpu_data = None if device is None else GpuDataset(self.sources, self.tables.constants, self.device)
 
     def replace(self, **changes: Any) -> "Sampler":
-        """Return a sampler of the same data, open already, with other arguments."""
+        """Return a sampler of the same open data with other arguments."""
         return Sampler(self.mixture, **(self._arguments() | changes), sources=self._opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arguments alone: a worker process opens the files itself."""
+        """Pickle only the arguments: a worker process opens the files itself."""
         return partial(Sampler, **self._arguments()), (self.mixture,)
 
     def _arguments(self) -> dict[str, Any]:
         names = ["seed", "rank", "world_size", "tokenizer", "discount", "return_to_go", "value_scales"]
         names += ["camera_slots", "goal_slots"]
-        device = None if self.resident is None else self.device
+        device = None if self.gpu_data is None else self.device
         return {name: getattr(self, name) for name in names} | {"device": device}
 
     def draw(self, step: int) -> BatchIndices:
-        """The windows of one step that belong to this rank."""
-        mine = self._draw_all(step)[self.rank :: self.world_size]
-        return mine[np.argsort(mine.dataset, kind="stable")]  # each dataset fills a block of the batch
+        """Return this rank's part of the windows of one step."""
+        own = self._draw_all(step)[self.rank :: self.world_size]
+        return own[np.argsort(own.dataset, kind="stable")]  # each dataset fills a block of the batch
 
     def _draw_all(self, step: int) -> BatchIndices:
-        """The windows of one step, of all ranks."""
+        """Return the windows of one step, of all ranks."""
         random = np.random.Generator(np.random.Philox(key=np.array([self.seed, step], np.uint64)))
         dataset = np.searchsorted(self._cumulative, random.random(self.mixture.batch_size), side="right")
         keep = self._keep[dataset]
@@ -137,77 +142,50 @@ class Sampler:
         )
 
     def value_bounds(self) -> list[tuple[float, float]]:
-        """Return for each dataset the least and the largest value that its rewards allow, before `value_scales`: the
-        extreme reward for ever, or, where rewards come only as an episode terminates, once.
+        """Return the least and the largest value that the rewards of each dataset allow, before `value_scales`.
+
+        The bound is the extreme reward for ever, or once if only terminations have rewards.
         """
         bounds = []
         for source in self.sources:
             if source.config.goals == "hindsight":
                 bounds.append((0.0, 1.0))
                 continue
-            sound = np.isfinite(source.reward.numpy())
-            reward = source.reward.numpy()[sound] * source.config.reward_scale
-            ends = source.terminated.numpy()[sound]
+            finite = np.isfinite(source.reward.numpy())
+            reward = source.reward.numpy()[finite] * source.config.reward_scale
+            ends = source.terminated.numpy()[finite]
             horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.gamma)
             bounds.append((float(reward.min(initial=0)) * horizon, float(reward.max(initial=0)) * horizon))
         return bounds
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of one step: the same for the same step, whatever was asked for before."""
-        draws = self.draw(step)
-        used, starts = np.unique(draws.dataset, return_index=True)
-        ends = [*starts[1:], len(draws.dataset)]
+        """Return the batch of one step. It is the same for the same step, whatever was asked for before."""
+        indices = self.draw(step)
+        used, starts = np.unique(indices.dataset, return_index=True)
+        ends = [*starts[1:], len(indices.dataset)]
         blocks = [(self.sources[d], slice(int(a), int(b))) for d, a, b in zip(used, starts, ends, strict=True)]
-        extent = self._extent(draws if self.world_size == 1 else self._draw_all(step))
-        return _Assembly(self, draws, blocks, extent).batch()
+        widths = self._widths(indices if self.world_size == 1 else self._draw_all(step))
+        return _Assembly(self, indices, blocks, widths).batch()
 
-    def _extent(self, draws: BatchIndices) -> "_Extent":
-        """The extent of a batch, from all its windows on all ranks and from nothing that a rank would have to ask."""
-        present, told, shown = map(
-            np.unique, (draws.dataset, draws.dataset[draws.show_text], draws.dataset[draws.show_goal])
+    def _widths(self, indices: BatchIndices) -> BatchWidths:
+        """Return the widths of a batch, from its windows on all ranks."""
+        sizes, dataset = self.tables.sizes, indices.dataset
+        return BatchWidths(
+            proprio=int(sizes["proprio"][dataset].max()),
+            action=int(sizes["action"][dataset].max()),
+            camera=int(sizes["camera"][dataset].max()),
+            goal=int(sizes["goal"][dataset[indices.show_goal]].max(initial=0)),
+            goal_camera=int(sizes["goal"][dataset].max()),
+            text=int(sizes["text"][dataset[indices.show_text]].max(initial=0)),
         )
-        return _Extent(
-            num_proprio=int(self._widths["proprio"][present].max()),
-            num_actions=int(self._widths["action"][present].max()),
-            cameras=frozenset(self._widths["camera"][present].tolist()),
-            goal_cameras=frozenset(self._widths["goal"][present].tolist()),
-            num_goals=int(self._widths["goal"][shown].max(initial=0)),
-            num_text=int(self._widths["text"][told].max(initial=0)),
-        )
-
-    def _constants(self) -> dict[str, Tensor]:
-        """What all windows of a dataset share: a row for each dataset, padded to the widest."""
-
-        def rows(values: Iterable[Any], padding: float = 0.0) -> Tensor:
-            return pad_sequence([torch.as_tensor(value) for value in values], True, padding)
-
-        sources, datasets = self.sources, [source.dataset for source in self.sources]
-        half = [(dataset.action_high - dataset.action_low) / 2 for dataset in datasets]
-        return {
-            "proprio_mask": rows(np.ones(dataset.spec.state_dim, bool) for dataset in datasets),
-            "proprio_centre": rows(source.proprio_centre for source in sources),
-            "proprio_scale": rows((source.proprio_scale for source in sources), padding=1.0),
-            "action_mask": rows(np.ones(dataset.spec.action_dim, bool) for dataset in datasets),
-            "action_centre": rows((dataset.action_high + dataset.action_low) / 2 for dataset in datasets),
-            "action_half": rows((np.where(size > 0, size, np.float32(1)) for size in half), padding=1.0),
-            "camera_slots": rows(_slots_of(source.cameras, self.camera_slots) for source in sources),
-            "camera_mask": rows(np.ones(len(source.cameras), bool) for source in sources),
-            "goal_slots": rows(_slots_of(source.goal_cameras, self.goal_slots) for source in sources),
-            "goal_mask": rows(np.ones(len(source.goal_cameras), bool) for source in sources),
-            "reward_scale": torch.tensor([float(source.config.reward_scale) for source in sources])
-            * torch.tensor([float(self.value_scales[source.config.name]) for source in sources]),
-            "imitation_weight": torch.tensor([float(source.config.imitation_weight) for source in sources]),
-            "critic_weight": torch.tensor([source.critic_weight for source in sources]),
-            "gamma": torch.tensor([float(source.gamma) for source in sources]),
-        }
 
     def batches(
         self, first_step: int = 0, *, num_workers: int = 0, threads: bool = False, prefetch: int = 2
     ) -> Iterator[Batch]:
-        """Batches from `first_step` on, without end. Workers prepare the next ones, pinned where there is a GPU.
+        """Yield batches from `first_step` on, without end. Workers prepare them, in pinned memory if there is a GPU.
 
-        Processes suit many small datasets, whose work is Python's; threads suit pictures, whose work is copying: they
-        need not hand theirs over between processes.
+        Processes suit many small datasets: the work is Python's. Threads suit images: the work is copying, and threads
+        need not hand images over between processes.
         """
         if num_workers and not threads and self.device.type != "cpu":
             raise ValueError(
@@ -216,19 +194,18 @@ class Sampler:
             )
         steps = range(first_step, 2**62)
         if num_workers == 0:
-            stream: Iterable[Batch] = map(self.batch, steps)
+            yield from map(self.batch, steps)
         elif threads:
-            stream = self._batches_in_threads(steps, num_workers, prefetch)
+            yield from self._batches_in_threads(steps, num_workers, prefetch)
         else:
-            stream = DataLoader(
-                _Steps(self),
+            yield from DataLoader(
+                _BatchDataset(self),
                 batch_size=None,
                 sampler=steps,
                 num_workers=num_workers,
                 prefetch_factor=prefetch,
                 pin_memory=torch.cuda.is_available(),
             )
-        yield from stream
 
     def _batches_in_threads(self, steps: Iterable[int], num_threads: int, prefetch: int) -> Iterator[Batch]:
         def prepare(step: int) -> Batch:
@@ -243,106 +220,79 @@ class Sampler:
                     yield pending.popleft().result()
 
 
-class _Texts:
-    """The instructions of all datasets, end to end."""
+class _BatchDataset(TorchDataset[Batch]):
+    """Batches by step, for torch's loader."""
 
-    def __init__(self, sources: Sequence[WindowedDataset]) -> None:
-        self.tokens = np.concatenate([source.text for source in sources])
-        self.mask = np.concatenate([source.text_mask for source in sources])
-        self._first = np.cumsum([0, *(len(source.text) for source in sources[:-1])])
-        self._stored = np.array([source.config.instruction is None for source in sources])
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
 
-    def lines(
-        self, dataset: Int64[np.ndarray, " batch"], instruction: Int64[np.ndarray, " batch"]
-    ) -> Int64[np.ndarray, " batch"]:
-        """The rows that belong to windows, by what their stores number instructions with."""
-        return self._first[dataset] + instruction * self._stored[dataset]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Extent:
-    """How wide a batch is. All ranks must agree on it: they draw noise of this shape, and reduce the gradients of those
-    modules that it puts to use.
-    """
-
-    num_proprio: int
-    num_actions: int
-    cameras: frozenset[int]  # how many its datasets have
-    goal_cameras: frozenset[int]
-    num_goals: int  # that are shown
-    num_text: int
+    def __getitem__(self, step: int) -> Batch:
+        return self.sampler.batch(step)
 
 
 class _Assembly:
-    """A batch being made. Everything is as wide as the widest robot in the batch, and no wider."""
+    """A batch while it is put together. It is as wide as its widest robot, and no wider."""
 
     def __init__(
-        self, sampler: Sampler, draws: BatchIndices, blocks: Sequence[tuple[WindowedDataset, slice]], extent: _Extent
+        self,
+        sampler: Sampler,
+        indices: BatchIndices,
+        blocks: Sequence[tuple[WindowedDataset, slice]],
+        widths: BatchWidths,
     ) -> None:
-        self.sampler, self.draws, self.extent, self.device = sampler, draws, extent, sampler.device
-        self.windows = locate(blocks, draws.window)
-        # What is decided on the CPU, and sent to the device once it is whole.
-        self.mask, self.show_goal = self.windows.mask, np.zeros((len(draws.row), 1), bool)
-        if sampler.resident is None:
-            self._read_each(blocks)
+        self.sampler, self.indices, self.widths, self.device = sampler, indices, widths, sampler.device
+        self.windows = locate(blocks, indices.window)
+        # Masks are decided on the CPU. They go to the device in one piece at the end.
+        self.mask, self.show_goal = self.windows.mask, np.zeros((len(indices.row), 1), bool)
+        if sampler.gpu_data is None:
+            self._read_files(blocks)
         else:
-            self._read_at_once(sampler.resident)
-        self.images = self._images(sampler.mixture.window, extent.cameras)
-        self.goals = self._images(1, extent.goal_cameras)
+            self._read_gpu(sampler.gpu_data)
+        fewest, fewest_goals = (min(len(s.cameras) for s, _ in blocks), min(len(s.goal_cameras) for s, _ in blocks))
+        self.images = self._allocate_images(widths.camera, sampler.mixture.window, fewest)
+        self.goals = self._allocate_images(widths.goal_camera, 1, fewest_goals)
         for source, where in blocks:
             for i, name in enumerate(source.cameras):
                 gather_images(source.images[name], self.rows[where], out=self.images[i, where])
             if source.goal_cameras:
                 self._fill_goals(source, where)
 
-    def _images(self, frames: int, counts: frozenset[int]) -> Tensor:
-        """Memory for pictures, camera first, so that a block of one camera is contiguous."""
-        size = self.sampler.image_size if max(counts) else (1, 1)
-        shape = (max(counts), len(self.draws.row), frames, *size, 3)
+    def _allocate_images(self, num_images: int, num_frames: int, fewest: int) -> Tensor:
+        """Return memory for images, with zeros if a dataset has fewer than `num_images`. Cameras are the first axis, so
+        that a block of one camera is contiguous.
+        """
+        size = self.sampler.image_size if num_images else (1, 1)
+        shape = (num_images, len(self.indices.row), num_frames, *size, 3)
         if self.device.type != "cpu":
-            make = torch.zeros if len(counts) > 1 else torch.empty
-            return make(shape, dtype=torch.uint8, device=self.device)
-        pictures = self.sampler.buffers.take(shape)
-        if len(counts) > 1:
-            pictures[...] = 0
-        return torch.from_numpy(pictures)
+            return (torch.zeros if fewest < num_images else torch.empty)(shape, dtype=torch.uint8, device=self.device)
+        images = self.sampler.buffers.allocate(shape)
+        if fewest < num_images:
+            images[...] = 0
+        return torch.from_numpy(images)
 
-    def _widths(self) -> dict[str, int]:
-        """How many columns of the sampler's constants the batch has a use for."""
-        extent, cameras = self.extent, max(self.extent.cameras)
-        return {
-            "proprio_mask": extent.num_proprio,
-            "proprio_centre": extent.num_proprio,
-            "proprio_scale": extent.num_proprio,
-            "action_mask": extent.num_actions,
-            "action_centre": extent.num_actions,
-            "action_half": extent.num_actions,
-            "camera_slots": cameras,
-            "camera_mask": cameras,
-            "goal_slots": extent.num_goals,
-            "goal_mask": extent.num_goals,
-        }
+    def _cut(self, constants: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the columns of the constants that this batch uses. Their names begin with the kind of input."""
+        widths = vars(self.widths)
+        kinds = {name: name.partition("_")[0] for name in constants}
+        return {name: x[:, : widths[kinds[name]]] if kinds[name] in widths else x for name, x in constants.items()}
 
-    def _read_at_once(self, resident: GpuDataset) -> None:
-        """The numbers of all windows, on a GPU: there it is the number of launches that counts."""
-        rows, extent, widths = self.windows.rows, self.extent, self._widths()
-        arrays = [self.draws.dataset, resident.place(self.draws.dataset, rows), rows, self.draws.row]
+    def _read_gpu(self, data: GpuDataset) -> None:
+        """Read all numbers from a GPU. There the number of launches counts."""
+        rows = self.windows.rows
+        arrays = [self.indices.dataset, data.place(self.indices.dataset, rows), rows, self.indices.row]
         dataset, place, self.rows, self.row = send(arrays, self.device)
-        found = resident.take(dataset, place)
-        self.constant = {
-            name: x[:, : widths[name]] if name in widths else x for name, x in resident.share(dataset).items()
-        }
-        self.proprio = found["state"][..., : extent.num_proprio]
-        self.action = found["action"][:, :-1, : extent.num_actions].contiguous()
-        self.reward, self.terminated = found["reward"][:, :-1, 0], found["terminated"][:, :-1, 0]
-        self.return_to_go = found["return_to_go"][:, -1]
+        columns = data.take(dataset, place)
+        self.constant = self._cut(data.share(dataset))
+        self.proprio = columns["state"][..., : self.widths.proprio]
+        self.action = columns["action"][:, :-1, : self.widths.action].contiguous()
+        self.reward, self.terminated = columns["reward"][:, :-1, 0], columns["terminated"][:, :-1, 0]
+        self.return_to_go = columns["return_to_go"][:, -1]
 
-    def _read_each(self, blocks: Sequence[tuple[WindowedDataset, slice]]) -> None:
-        """The same on the CPU, dataset by dataset."""
-        rows, extent, widths, dataset = self.windows.rows, self.extent, self._widths(), self.draws.dataset
-        size, time = self.mask.shape
-        proprio = np.zeros((size, time + 1, extent.num_proprio), np.float32)
-        action = np.zeros((size, time, extent.num_actions), np.float32)
+    def _read_files(self, blocks: Sequence[tuple[WindowedDataset, slice]]) -> None:
+        """Read all numbers on the CPU, dataset by dataset."""
+        rows, (size, time) = self.windows.rows, self.mask.shape
+        proprio = np.zeros((size, time + 1, self.widths.proprio), np.float32)
+        action = np.zeros((size, time, self.widths.action), np.float32)
         reward, return_to_go = np.zeros((size, time), np.float32), np.zeros((size, 2), np.float32)
         terminated = np.zeros((size, time), bool)
         for source, where in blocks:
@@ -351,25 +301,22 @@ class _Assembly:
             _take(source.reward, rows[where, :-1], reward[where])
             _take(source.terminated, rows[where, :-1], terminated[where])
             _take(source.return_to_go, rows[where, -1], return_to_go[where])
-        numbers = proprio, action, reward, terminated, return_to_go, rows, self.draws.row
+        numbers = proprio, action, reward, terminated, return_to_go, rows, self.indices.row
         self.proprio, self.action, self.reward, self.terminated, self.return_to_go, self.rows, self.row = map(
             torch.from_numpy, numbers
         )
-        tables = {name: table.numpy() for name, table in self.sampler.constants.items()}
-        self.constant = {
-            name: torch.from_numpy((table[:, : widths[name]] if name in widths else table)[dataset])
-            for name, table in tables.items()
-        }
+        tables = self._cut({name: table.numpy() for name, table in self.sampler.tables.constants.items()})
+        self.constant = {name: torch.from_numpy(table[self.indices.dataset]) for name, table in tables.items()}
 
     def _fill_goals(self, source: WindowedDataset, where: slice) -> None:
-        windows, draws = self.windows[where], self.draws[where]
-        goal = source.goal_rows(windows, draws.goal)
-        self.show_goal[where, 0] = (goal >= 0) & draws.show_goal
+        windows, indices = self.windows[where], self.indices[where]
+        goal = source.goal_rows(windows, indices.goal)
+        self.show_goal[where, 0] = (goal >= 0) & indices.show_goal
         (rows,) = send([np.maximum(goal, 0)[:, None]], self.device)
         for i, name in enumerate(source.goal_cameras):
             frames = source.goals[name] if source.config.goals == "stored" else source.images[name]
             gather_images(frames, rows, out=self.goals[i, where])
-        if source.config.goals == "hindsight":  # reaching the goal is the task: 1 on arrival, and then it is over
+        if source.config.goals == "hindsight":  # the task is to reach the goal: reward 1 on arrival, and the end
             behind = windows.rows[:, 1:] - goal[:, None]
             (arrived,) = send([behind == 0], self.device)
             self.reward[where], self.terminated[where] = arrived.float(), arrived
@@ -377,11 +324,11 @@ class _Assembly:
 
     def batch(self) -> Batch:
         """Return the batch. Strides do not depend on where the data lies: an update is captured once for each form."""
-        constant, texts, window = self.constant, self.sampler.texts, self.sampler.mixture.window
+        constant, tables, window = self.constant, self.sampler.tables, self.sampler.mixture.window
         _normalise(self.action, constant["action_centre"][:, None], constant["action_half"][:, None])
-        lines = texts.lines(self.draws.dataset, self.windows.instruction)
-        text, text_mask = (table[:, : self.extent.num_text][lines] for table in (texts.tokens, texts.mask))
-        text_mask &= self.draws.show_text[:, None]
+        lines = tables.instruction_rows(self.indices.dataset, self.windows.instruction)
+        text, text_mask = (table[:, : self.widths.text][lines] for table in (tables.tokens, tables.token_mask))
+        text_mask &= self.indices.show_text[:, None]
         mask, show_goal, text, text_mask = send([self.mask, self.show_goal, text, text_mask], self.device)
 
         def at_each_observation(values: Tensor) -> Tensor:
@@ -395,8 +342,7 @@ class _Assembly:
             images=_dense(self.images).movedim(0, 2),
             camera_slots=at_each_observation(constant["camera_slots"]),
             camera_mask=at_each_observation(constant["camera_mask"]),
-            # What a whole batch lacks is not computed.
-            goal_images=_dense(self.goals[: self.extent.num_goals]).movedim(0, 2).expand(-1, window, -1, -1, -1, -1),
+            goal_images=_dense(self.goals[: self.widths.goal]).movedim(0, 2).expand(-1, window, -1, -1, -1, -1),
             goal_slots=at_each_observation(constant["goal_slots"]),
             goal_mask=at_each_observation(constant["goal_mask"] & show_goal),
             text=at_each_observation(text),
@@ -424,47 +370,18 @@ def _dense(values: Tensor) -> Tensor:
 
 
 def _take(values: Tensor | None, rows: Int64[np.ndarray, "*shape"], out: np.ndarray) -> None:
-    """`values[rows]` into as much of `out` as they are wide. numpy stays in this thread, and "clip" needs no buffer."""
+    """Copy `values[rows]` into the first columns of `out`. numpy stays in this thread, and "clip" needs no buffer."""
     if values is not None:
         array = values.numpy()
         np.take(array, rows, axis=0, mode="clip", out=out[..., : array.shape[1]] if array.ndim > 1 else out)
 
 
 def _normalise(action: Tensor, centre: Tensor, half: Tensor) -> None:
-    """Actions in place to [-1, 1]; NaN stays."""
+    """Map actions to [-1, 1] in place. NaN stays."""
     if action.device.type != "cpu":
         action.sub_(centre).div_(half).clamp_(-1, 1)
         return
-    values = action.numpy()  # in this thread
+    values = action.numpy()  # numpy stays in this thread
     values -= centre.numpy()
     values /= half.numpy()
     np.clip(values, -1, 1, out=values)
-
-
-class _Steps(TorchDataset[Batch]):
-    """Step -> batch, for torch's loader."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self.sampler = sampler
-
-    def __getitem__(self, step: int) -> Batch:
-        return self.sampler.batch(step)
-
-
-def _slots(kind: str, cameras: Iterable[tuple[str, ...]], given: Mapping[str, int] | None) -> dict[str, int]:
-    """Return camera -> slot of the model: as given, or in order of first appearance, so that a dataset added at the
-    end moves no camera.
-    """
-    names = dict.fromkeys(name for group in cameras for name in group)
-    if given is None:
-        return {name: slot for slot, name in enumerate(names)}
-    if unknown := sorted(names.keys() - given.keys()):
-        raise ValueError(
-            f"Expected cameras that the model knows ({sorted(given)}), found {kind} {unknown}. Choose some with "
-            "`cameras` in the mixture, or rename them in the data."
-        )
-    return dict(given)
-
-
-def _slots_of(cameras: tuple[str, ...], slots: dict[str, int]) -> Int64[Tensor, " camera"]:
-    return torch.tensor([slots[name] for name in cameras], dtype=torch.int64)
