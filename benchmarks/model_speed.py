@@ -166,7 +166,7 @@ def tokens_section(size: str, batch: int) -> None:
     baseline = None
     for name, (proprio, images, text) in contents.items():
         padded = observation(config, batch, proprio=proprio, images=images, text=text, pad=True)
-        trimmed = padded.trim()
+        trimmed = observation(config, batch, proprio=proprio, images=images, text=text)
 
         def encode(seen: Observation) -> None:
             with torch.no_grad(), precision():

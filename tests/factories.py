@@ -97,3 +97,33 @@ def random_batch(config: ModelConfig, batch: int = 3, time: int = 2, seed: int =
         "return_to_go_weight": torch.zeros(batch),
     }
     return Batch(**(fields | given))
+
+
+def trim(observation: Observation) -> Observation:
+    """Drop what no row holds: dimensions and text past the last real one, images past the fullest row.
+
+    Each row's images move to the front and keep their slots.
+    """
+    width, length = used(observation.proprio_mask), used(observation.text_mask)
+    cameras, goals = real_first(observation.camera_mask), real_first(observation.goal_mask)
+    changed = {n: getattr(observation, n)[..., :width] for n in vars(observation) if n.startswith("proprio")}
+    changed |= {name: getattr(observation, name)[..., :length] for name in ("text", "text_mask")}
+    for images, kind, index in (("images", "camera", cameras), ("goal_images", "goal", goals)):
+        values = getattr(observation, images)
+        size = values.shape[-3:]
+        changed[images] = values.gather(-4, index[..., None, None, None].expand(*index.shape, *size))
+        for name in (f"{kind}_slots", f"{kind}_mask"):
+            changed[name] = getattr(observation, name).gather(-1, index)
+    return Observation(**changed)
+
+
+def used(mask: Tensor) -> int:
+    """Return the length up to and including the last entry that is real in any row."""
+    present = mask.reshape(-1, mask.shape[-1]).any(0).nonzero()
+    return int(present[-1, 0]) + 1 if len(present) else 0
+
+
+def real_first(mask: Tensor) -> Tensor:
+    """Return indices that move each row's real entries to the front, cut at the fullest row."""
+    kept = int(mask.sum(-1).max()) if mask.numel() else 0
+    return torch.argsort(~mask, dim=-1, stable=True)[..., :kept]

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from factories import random_batch, small_config, small_model
+from factories import random_batch, small_config, small_model, trim
 from plain import PlainPAC, make_update, pad, plain_update
 
 from pac.config import ObjectiveConfig
@@ -27,7 +27,7 @@ def small_batch(seed: int, *, images: bool) -> Batch:
     seen.text_mask[..., 3:] = False
     if not images:
         seen.camera_mask[:], seen.goal_mask[:] = False, False
-    return dataclasses.replace(batch, observation=seen.trim())
+    return dataclasses.replace(batch, observation=trim(seen))
 
 
 def test_nothing_of_ours_but_weights() -> None:

@@ -1,13 +1,12 @@
-"""What travels through PAC: an `Episode` is what is stored, an `Observation` what the model reads, a `Batch` what it
-learns from.
+"""The structures of PAC: an `Episode` is stored, the model reads an `Observation` and learns from a `Batch`.
 
-Tensors of one structure share their leading axes (`*batch`: one axis for the model, batch and time in a `Batch`).
-A mask is True where data is real; what is masked may hold anything, NaN included, and changes nothing. An absent
-modality is an axis of length 0, so the model has no `if None` and does not compute what a batch does not hold.
+Tensors of one structure share their leading axes: one axis for the model, batch and time in a `Batch`. A mask is True
+where data is real. Masked entries may hold anything, NaN included, and change nothing. An absent modality is an axis of
+length 0, so the model needs no `if None` and computes nothing for it.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -16,24 +15,23 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-# How a policy acts: a draw from its distribution, or of each dimension the likeliest bin, the mean, the median, or a
-# sample between the quartiles ("interquartile"). All but the first suit data with useless noise. Between two ways to
-# do a thing, the mean and the median may be neither.
+# How a policy chooses each dimension of an action: a sample, the likeliest bin, the mean, the median, or a sample
+# between the quartiles. All but the first suit noisy data. The mean and the median may lie between two good actions.
 Sampling = Literal["sample", "mode", "mean", "median", "interquartile"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Episode:
-    """One episode on the CPU: in `observation[t]` the robot took `action[t]`, got `reward[t]`, and then saw
-    `observation[t + 1]`. T actions, and T + 1 observations, or T where a source does not keep the last one.
+    """One episode on the CPU. In `observation[t]` the robot took `action[t]`, got `reward[t]` and then saw
+    `observation[t + 1]`. There are T actions and T + 1 observations, or T if a source does not keep the last one.
     """
 
     observation: dict[str, np.ndarray]  # LeRobot's names: "observation.state" (T+1, dims) float32,
     # "observation.images.<camera>" (T+1, height, width, 3) uint8
     action: np.ndarray  # (T, actions) float32, raw: bounds belong to the dataset
     reward: np.ndarray  # (T,) float32
-    terminated: bool  # the last step ended the task for good: nothing is to be had after it
-    truncated: bool  # the last step met a time limit: the world went on, and values bootstrap
+    terminated: bool  # the last step ended the task: there are no rewards after it
+    truncated: bool  # the last step met a time limit: values bootstrap
     instruction: str = ""
     success: bool | None = None  # None: the source does not say
     goal_images: dict[str, np.ndarray] = field(default_factory=dict)  # camera -> (height, width, 3) uint8
@@ -44,37 +42,37 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """A task of a world, as those who act in it need to know it."""
+    """A task of an environment, as an actor needs to know it."""
 
     name: str  # "control/walker.walk", "metaworld/drawer-open", "gym/Pendulum-v1"
-    instruction: str  # what a language-conditioned policy is told
+    instruction: str  # for a language-conditioned policy
     state_dim: int
-    action_low: tuple[float, ...]  # raw bounds, one an action dimension
+    action_low: tuple[float, ...]  # raw bounds, one per action dimension
     action_high: tuple[float, ...]
     max_steps: int  # the time limit: an episode that reaches it is truncated
-    has_success: bool  # the world says when the task is done
-    cameras: tuple[str, ...] = ()  # those rendered, named as in "observation.images.<camera>"
+    has_success: bool  # the environment says when the task is done
+    cameras: tuple[str, ...] = ()  # rendered cameras, named as in "observation.images.<camera>"
     control_rate: float | None = None  # Hz
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """One environment asks for an action. Whatever an answer draws is keyed on (seed, step): so it does not depend on
-    which other environments ask at the same time.
+    """A request of one environment for an action. Random numbers of the reply are keyed on (seed, step). So it does not
+    depend on which other environments ask at the same time.
     """
 
     task: TaskSpec
-    observation: dict[str, np.ndarray]  # one instant, Episode's names: (dims,) float32, (height, width, 3) uint8
+    observation: dict[str, np.ndarray]  # of one step, Episode's names: (dims,) float32, (height, width, 3) uint8
     seed: int  # of the episode
     step: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reply:
-    """The answer to a query."""
+    """The reply to a query."""
 
     action: np.ndarray  # (actions,) float32, raw, within the task's bounds
-    value: float | None = None  # what the critic expects from here, where there is one
+    value: float | None = None  # the critic's estimate, if there is a critic
 
 
 Struct = TypeVar("Struct", bound="TensorStruct")
@@ -87,7 +85,7 @@ class TensorStruct:
     """
 
     def map(self: Struct, change: Callable[[Tensor], Tensor]) -> Struct:
-        """Apply `change` to every tensor, inside nested structures too."""
+        """Apply `change` to every tensor, also in nested structures."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         changed = {k: v.map(change) if isinstance(v, TensorStruct) else change(v) for k, v in fields.items()}
         return type(self)(**changed)
@@ -96,7 +94,7 @@ class TensorStruct:
         return self.map(lambda tensor: tensor[index])
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors, those of nested structures too."""
+        """Return all tensors, also those of nested structures."""
         found: list[Tensor] = []
         for value in vars(self).values():
             found += value.tensors() if isinstance(value, TensorStruct) else [value]
@@ -116,14 +114,14 @@ def without_repeats(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation(TensorStruct):
-    """What the model reads at one instant: the robot's state, its cameras, and the task it was given."""
+    """Input of the model at one step: the robot's state, its cameras and its task."""
 
     proprio: Float[Tensor, "*batch proprio"]
     proprio_mask: Bool[Tensor, "*batch proprio"]
-    proprio_centre: Float[Tensor, "*batch proprio"]  # statistics of the dataset this row came from; read only
-    proprio_scale: Float[Tensor, "*batch proprio"]  # by models configured to centre or standardise their input
+    proprio_centre: Float[Tensor, "*batch proprio"]  # mean in the row's dataset, for models that standardise
+    proprio_scale: Float[Tensor, "*batch proprio"]  # standard deviation there
     images: UInt8[Tensor, "*batch camera rows columns 3"]
-    camera_slots: Int64[Tensor, "*batch camera"]  # which of the model's cameras: rows may hold different ones
+    camera_slots: Int64[Tensor, "*batch camera"]  # the model's slot of each camera: rows may differ
     camera_mask: Bool[Tensor, "*batch camera"]
     goal_images: UInt8[Tensor, "*batch goal goal_rows goal_columns 3"]
     goal_slots: Int64[Tensor, "*batch goal"]
@@ -132,16 +130,14 @@ class Observation(TensorStruct):
     text_mask: Bool[Tensor, "*batch text"]
 
     def __post_init__(self) -> None:
-        batch, pictures = tuple(self.batch_shape), {"images": "camera", "goal_images": "goal"}
-        for name in ("proprio_mask", "proprio_centre", "proprio_scale"):
-            expect_shape(f"Observation.{name}", getattr(self, name), tuple(self.proprio.shape))
-        for name, kind in pictures.items():
-            values = getattr(self, name)
-            expect_shape(f"Observation.{name}", values, (*batch, *values.shape[-4:-1], 3))
-            for field_name in (f"{kind}_slots", f"{kind}_mask"):
-                expect_shape(f"Observation.{field_name}", getattr(self, field_name), tuple(values.shape[:-3]))
-        expect_shape("Observation.text", self.text, (*batch, *self.text.shape[-1:]))
-        expect_shape("Observation.text_mask", self.text_mask, tuple(self.text.shape))
+        batch, proprio, images, goals = self.batch_shape, self.proprio.shape, self.images.shape, self.goal_images.shape
+        shapes: dict[str, Sequence[int]] = dict.fromkeys(("proprio_mask", "proprio_centre", "proprio_scale"), proprio)
+        shapes |= {"images": (*batch, *images[-4:-1], 3), "goal_images": (*batch, *goals[-4:-1], 3)}
+        shapes |= dict.fromkeys(("camera_slots", "camera_mask"), images[:-3])
+        shapes |= dict.fromkeys(("goal_slots", "goal_mask"), goals[:-3])
+        shapes |= {"text": (*batch, *self.text.shape[-1:]), "text_mask": self.text.shape}
+        for name, shape in shapes.items():
+            expect_shape(f"Observation.{name}", getattr(self, name), tuple(shape))
 
     @classmethod
     def of(
@@ -153,15 +149,15 @@ class Observation(TensorStruct):
         text: Int64[Tensor, "*batch text"] | None = None,
         **given: Tensor,
     ) -> "Observation":
-        """Build an observation from what there is; the rest is absent, and masks are True unless given."""
+        """Return an observation with these inputs. Other modalities are absent. Masks are True unless given."""
         batch, device = proprio.shape[:-1], proprio.device
         no_image = torch.zeros(*batch, 0, 1, 1, 3, dtype=torch.uint8, device=device)
         images = no_image if images is None else images
         goal_images = no_image if goal_images is None else goal_images
         text = torch.zeros(*batch, 0, dtype=torch.int64, device=device) if text is None else text
 
-        def slots(pictures: Tensor) -> Tensor:
-            return torch.arange(pictures.shape[-4], device=device).expand(pictures.shape[:-3])
+        def slots(values: Tensor) -> Tensor:
+            return torch.arange(values.shape[-4], device=device).expand(values.shape[:-3])
 
         def real(values: Tensor) -> Tensor:
             return torch.ones_like(values, dtype=torch.bool)
@@ -191,51 +187,26 @@ class Observation(TensorStruct):
         num_axes = len(self.batch_shape)
         return self.map(lambda tensor: tensor.flatten(0, num_axes - 1))
 
-    def trim(self) -> "Observation":
-        """Drop what no row holds: dimensions and text past the last real one, pictures past the fullest row.
-
-        Each row's pictures move to the front and keep their slots, so that robots with different cameras share
-        columns. The model's output does not change. Sizes depend on values: call this on the CPU, where batches are
-        made, since on a GPU it waits for the device.
-        """
-        width, length = _used(self.proprio_mask), _used(self.text_mask)
-        cameras, goals = _compaction(self.camera_mask), _compaction(self.goal_mask)
-        return Observation(
-            proprio=self.proprio[..., :width],
-            proprio_mask=self.proprio_mask[..., :width],
-            proprio_centre=self.proprio_centre[..., :width],
-            proprio_scale=self.proprio_scale[..., :width],
-            images=_pick(self.images, cameras),
-            camera_slots=self.camera_slots.gather(-1, cameras),
-            camera_mask=self.camera_mask.gather(-1, cameras),
-            goal_images=_pick(self.goal_images, goals),
-            goal_slots=self.goal_slots.gather(-1, goals),
-            goal_mask=self.goal_mask.gather(-1, goals),
-            text=self.text[..., :length],
-            text_mask=self.text_mask[..., :length],
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch(TensorStruct):
-    """Windows of T+1 observations and the T transitions between them: in `observation[:, t]` the robot took
-    `action[:, t]`, got `reward[:, t]`, and then saw `observation[:, t + 1]`.
+    """Windows of T+1 observations and T transitions: in `observation[:, t]` the robot took `action[:, t]`, got
+    `reward[:, t]` and then saw `observation[:, t + 1]`.
     """
 
     observation: Observation  # leading axes: batch, T + 1
     action: Float[Tensor, "batch time action"]  # normalised to [-1, 1]
     action_mask: Bool[Tensor, "batch time action"]
-    reward: Float[Tensor, "batch time"]  # scaled: its returns are values on the model's bins
-    discount: Float[Tensor, "batch time"]  # 0 at a true termination, 1 elsewhere: a time limit does not end the world
-    mask: Bool[Tensor, "batch time"]  # False: padding of a short episode, or the next observation is unknown
-    imitation_weight: Float[Tensor, " batch"]  # alpha of the dataset the window came from: 1 is pure cloning
+    reward: Float[Tensor, "batch time"]  # scaled, so that returns lie on the model's bins
+    discount: Float[Tensor, "batch time"]  # 0 at a true termination, 1 elsewhere, also at time limits
+    mask: Bool[Tensor, "batch time"]  # False: padding, or the next observation is unknown
+    imitation_weight: Float[Tensor, " batch"]  # alpha of the window's dataset: 1 is pure cloning
     critic_weight: Float[Tensor, " batch"]  # beta of that dataset
     gamma: Float[Tensor, " batch"]  # discount factor of that dataset, in [0, 1)
     row: Int64[Tensor, " batch"]  # index of the window in the batch of all processes: its noise depends on it
-    return_to_go: Float[Tensor, " batch"]  # discounted, after the window, as far as the data goes; scaled like `reward`
-    return_to_go_weight: Float[
-        Tensor, " batch"
-    ]  # how far: 1 to a termination; at a time limit after n steps, 1 - gamma^n
+    return_to_go: Float[Tensor, " batch"]  # discounted, from the window's end, as far as the data goes; scaled
+    # Share of the return that it covers: 1 up to a termination, and 1 - gamma^n for n steps up to a time limit.
+    return_to_go_weight: Float[Tensor, " batch"]
 
     def __post_init__(self) -> None:
         batch, time = self.action.shape[:2]
@@ -252,27 +223,9 @@ class Batch(TensorStruct):
 
 
 def expect_shape(where: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless the tensor has this shape."""
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{where}: expected shape {shape}, found {tuple(tensor.shape)}.")
-
-
-def _used(mask: Bool[Tensor, "*batch entry"]) -> int:
-    """Length up to and including the last entry that is real in any row."""
-    present = mask.reshape(-1, mask.shape[-1]).any(0).nonzero()
-    return int(present[-1, 0]) + 1 if len(present) else 0
-
-
-def _compaction(mask: Bool[Tensor, "*batch entry"]) -> Int64[Tensor, "*batch kept"]:
-    """Indices that move each row's real entries to the front, cut at the fullest row."""
-    kept = int(mask.sum(-1).max()) if mask.numel() else 0
-    return torch.argsort(~mask, dim=-1, stable=True)[..., :kept]
-
-
-def _pick(
-    pictures: UInt8[Tensor, "*batch entry height width 3"], index: Int64[Tensor, "*batch kept"]
-) -> UInt8[Tensor, "*batch kept height width 3"]:
-    size = pictures.shape[-3:]
-    return pictures.gather(-4, index[..., None, None, None].expand(*index.shape, *size))
 
 
 torch.export.register_dataclass(Observation)

@@ -6,29 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac.data.relabel import (
-    add_reward,
-    episode_returns,
-    hindsight,
-    relabel_reward,
-    returns_to_go,
-    select_episodes,
-    success_frames,
-)
-from pac.data.store import IMAGES, STATE, Dataset, verify
+from pac.data.relabel import add_reward, episode_returns, returns_to_go, select_episodes, success_frames
+from pac.data.store import STATE, Dataset, verify
 from pac.data.writer import DatasetWriter
 from pac.types import Episode
-
-
-def test_reward_by_function_and_by_column(make_episode: Any) -> None:
-    episode = make_episode(0, 3, extra_rewards={"lift": np.array([0, 0, 1], np.float32)})
-    doubled = relabel_reward(episode, lambda e: 2 * e.reward)
-    np.testing.assert_array_equal(doubled.reward, 2 * episode.reward)
-    np.testing.assert_array_equal(relabel_reward(episode, "lift").reward, [0, 0, 1])
-    with pytest.raises(ValueError, match="Did you mean 'lift'"):
-        relabel_reward(episode, "lifts")
-    with pytest.raises(ValueError, match=r"each of 3 actions, found shape \(4,\)"):
-        relabel_reward(episode, lambda e: e.observation[STATE][:, 0])
 
 
 def test_a_stored_column_can_be_added(make_episode: Any, make_dataset: Any) -> None:
@@ -50,24 +31,10 @@ def test_a_stored_column_can_be_added(make_episode: Any, make_dataset: Any) -> N
         add_reward(path, "arrive", last_step)
     with pytest.raises(ValueError, match="finite"):
         add_reward(path, "bad", lambda e: e.reward * np.nan)
+    with pytest.raises(ValueError, match=r"expected shape \(3,\), found \(4,\)"):
+        add_reward(path, "bad", lambda e: e.observation[STATE][:, 0])
     assert not (path / "next.reward.bad.npy").exists()
     assert verify(path) == []
-
-
-@pytest.mark.parametrize("last_known", [True, False])
-def test_hindsight_ends_where_the_goal_was_seen(make_episode: Any, last_known: bool) -> None:
-    episode = make_episode(7, 4, cameras=["front"], last_known=last_known)
-    whole, part = hindsight(episode), hindsight(episode, 2)
-    end = 4 if last_known else 3
-    for changed, step in ((whole, end), (part, 2)):
-        assert (changed.terminated, changed.truncated, changed.success) == (True, False, True)
-        assert len(changed.action) == step
-        assert len(changed.observation[STATE]) == step + 1
-        np.testing.assert_array_equal(changed.reward, [0] * (step - 1) + [1])
-        np.testing.assert_array_equal(changed.goal_images["front"], episode.observation[IMAGES + "front"][step])
-    for step in (0, end + 1):
-        with pytest.raises(ValueError, match="expected a step in"):
-            hindsight(episode, step)
 
 
 def test_returns_to_go_by_hand(make_episode: Any, make_dataset: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from factories import trim
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pac.data.gpu import pack, unpack
@@ -368,8 +369,8 @@ def test_different_robots_mix_by_union(make_episode: Any, make_dataset: Any) -> 
     batch = sampler.batch(0)
     observation = batch.observation
     assert observation.images.shape == (64, 5, 2, 4, 5, 3)
-    assert observation.trim().images.shape == observation.images.shape  # made no wider than needed
-    assert observation.trim().text.shape == observation.text.shape
+    assert trim(observation).images.shape == observation.images.shape  # made no wider than needed
+    assert trim(observation).text.shape == observation.text.shape
     robots = observation.proprio[:, 0, 0].long()
     assert set(robots.tolist()) == {1, 2, 3}
     for i, robot in enumerate(robots.tolist()):

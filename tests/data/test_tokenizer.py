@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pac.data.tokenizer import SHIPPED, VOCABULARY_SIZE, Tokenizer, shipped_sentences, train_tokenizer
+from pac.data.tokenizer import SHIPPED, VOCABULARY_SIZE, Tokenizer
 from pac.model.config import SIZES
+from tools.make_tokenizer import shipped_sentences, train_tokenizer
 
 TOKENIZER = Tokenizer()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from factories import random_mask, random_observation, small_config, small_model
+from factories import random_mask, random_observation, small_config, small_model, trim
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -100,7 +100,7 @@ def test_trimmed_equals_padded(encoder: str, seed: int) -> None:
     mask[:, 2:] = False
     actions = torch.rand(3, 2, 4) * 2 - 1
     padded = outputs(model, observation, actions, mask)
-    trimmed = outputs(model, observation.trim(), actions[..., :2], mask[:, :2])
+    trimmed = outputs(model, trim(observation), actions[..., :2], mask[:, :2])
     torch.testing.assert_close(trimmed, padded, rtol=1e-4, atol=1e-5)
     encoded = model.encode(observation)
     torch.testing.assert_close(model.policy_logits(encoded, 2), padded[0][:, :2])

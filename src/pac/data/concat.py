@@ -1,7 +1,6 @@
-"""Several datasets of one kind read as one: episodes that were collected in rounds, each round in a folder of its own.
+"""Several datasets of one kind read as one, such as the rounds of a collection, each in its own folder.
 
-Arrays are put together in memory. A transition is then as likely as any other, in whichever folder it lies, and a
-batch costs as much as if there were one folder.
+Arrays are joined in memory. Every transition is then equally likely, and a batch costs as much as from one folder.
 """
 
 from collections.abc import Sequence
@@ -32,8 +31,8 @@ class ConcatDataset(Dataset):
         self.path, self.spec = first.path, first.spec
         self.num_episodes = sum(part.num_episodes for part in self.parts)
         self.num_rows = sum(part.num_rows for part in self.parts)
-        self._texts = list(dict.fromkeys(text for part in self.parts for text in part.instructions))
-        self._origins = list(dict.fromkeys(text for part in self.parts for text in part.sources))
+        self.instructions = list(dict.fromkeys(text for part in self.parts for text in part.instructions))
+        self.sources = list(dict.fromkeys(text for part in self.parts for text in part.sources))
         self.index = self._join_index()
         self._committed = {
             "goals": sum(part.num_goals for part in self.parts),
@@ -45,20 +44,12 @@ class ConcatDataset(Dataset):
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:  # type: ignore[override]
-        """Put together when they are first asked for."""
+        """The joined arrays. They are read at first use."""
         return {name: np.concatenate([part.arrays[name] for part in self.parts]) for name in self.parts[0].arrays}
 
     @cached_property
     def goals(self) -> dict[str, np.ndarray]:  # type: ignore[override]
         return {name: np.concatenate([part.goals[name] for part in self.parts]) for name in self.parts[0].goals}
-
-    @property
-    def instructions(self) -> list[str]:
-        return self._texts
-
-    @property
-    def sources(self) -> list[str]:
-        return self._origins
 
     def _join_index(self) -> np.ndarray:
         pieces, rows, goals = [], 0, 0
@@ -67,20 +58,24 @@ class ConcatDataset(Dataset):
             piece["row"] += rows
             piece["goal"][piece["goal"] >= 0] += goals
             if len(piece):
-                piece["instruction"] = np.array([self._texts.index(t) for t in part.instructions])[piece["instruction"]]
-                piece["source"] = np.array([self._origins.index(t) for t in part.sources])[piece["source"]]
+                piece["instruction"] = _places(part.instructions, self.instructions)[piece["instruction"]]
+                piece["source"] = _places(part.sources, self.sources)[piece["source"]]
             rows, goals = rows + part.num_rows, goals + part.num_goals
             pieces.append(piece)
         return np.concatenate(pieces)
 
 
+def _places(texts: Sequence[str], table: list[str]) -> np.ndarray:
+    return np.array([table.index(text) for text in texts])
+
+
 def open_dataset(path: str | Path, more: Sequence[str | Path] = ()) -> Dataset:
-    """One folder, or several as one."""
+    """Open one folder, or several as one."""
     return ConcatDataset([path, *more]) if more else Dataset(path)
 
 
 def open_part(path: str | Path) -> Dataset:
-    """A dataset, opened once as long as it does not change: round after round, all folders are looked at again."""
+    """Open a dataset, once as long as it does not change: each round of a collection opens all folders."""
     committed = Path(path) / "committed.json"
     found = committed.stat() if committed.exists() else None
     return _open_part(str(path), None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size))

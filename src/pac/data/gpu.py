@@ -1,5 +1,5 @@
-"""Numbers of many datasets on a GPU. What costs there is the number of launches, not of bytes: those of a batch take a
-handful, however many datasets there are.
+"""Numbers of many datasets on a GPU. Launches cost time there, not bytes. A batch takes a handful of launches, however
+many datasets there are.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ COLUMNS = ("state", "action", "reward", "terminated", "return_to_go")
 
 
 class GpuDataset:
-    """The steps of all datasets end to end in one array, each as wide as its robot needs: the columns side by side, and
-    behind them a zero, which is what a batch shows where other robots are wider. What all windows of a dataset share,
-    `constants`, lies in one table for each type of number.
+    """The steps of all datasets in one array, each step as wide as its robot needs.
+
+    A step has its columns side by side and then a zero. The zero fills columns that only wider robots have. `constants`
+    are what all windows of a dataset share. They lie in one table per dtype.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class GpuDataset:
         self.start = np.array([0, *ends[:-1]])
         self.widest = np.maximum(widths.max(0), [0, 1, 1, 1, 2]).tolist()
         self.values = torch.zeros(int(ends[-1]), device=device)
-        column = np.repeat(self.width[:, None] - 1, sum(self.widest), 1)  # of the zero, unless there is more
+        column = np.repeat(self.width[:, None] - 1, sum(self.widest), 1)  # the zero's by default
         for i, found in enumerate(arrays):
             steps = self.values[self.start[i] : ends[i]].view(-1, int(self.width[i]))
             first, last = np.cumsum([0, *self.widest[:-1]]), np.cumsum(widths[i])
@@ -50,23 +51,23 @@ class GpuDataset:
     def place(
         self, dataset: Int64[np.ndarray, " batch"], rows: Int64[np.ndarray, "batch time"]
     ) -> Int64[np.ndarray, "batch time"]:
-        """Where the numbers of these rows begin."""
+        """Return where the numbers of these rows begin."""
         return self.start[dataset][:, None] + rows * self.width[dataset][:, None]
 
     def take(
         self, source: Int64[Tensor, " batch"], place: Int64[Tensor, "batch time"]
     ) -> dict[str, Float32[Tensor, "batch time width"]]:
-        """The columns there, as wide as the widest dataset has them."""
+        """Return the columns of these places, as wide as the widest dataset has them."""
         found = self.values[place[..., None] + self._column[source][:, None]]
         return dict(zip(COLUMNS, found.split(self.widest, -1), strict=True))
 
     def share(self, source: Int64[Tensor, " batch"]) -> dict[str, Shaped[Tensor, "batch *width"]]:
-        """The constants of each window's dataset."""
+        """Return the constants of each window's dataset."""
         return {name: x for table in self._tables for name, x in table.split(table.values[source]).items()}
 
 
 class _Table:
-    """Tensors of one type with a row for each dataset, side by side."""
+    """Tensors of one dtype side by side, with one row per dataset."""
 
     def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         self.shapes = {name: x.shape[1:] for name, x in tensors.items()}
@@ -80,8 +81,9 @@ class _Table:
 
 
 def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """Arrays on a device, in one transfer. It goes by way of pinned memory, so that nobody waits for what the device is
-    doing: the next batch is gathered while it computes an update.
+    """Return arrays as tensors on a device, in one transfer.
+
+    Pinned memory keeps the host from waiting: it gathers the next batch while the device computes an update.
     """
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
@@ -90,7 +92,7 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
 
 
 def pack(arrays: Sequence[np.ndarray]) -> UInt8[Tensor, " byte"]:
-    """The bytes of arrays, one after another."""
+    """Return the bytes of arrays, one after another."""
     places = _places(arrays)
     packed = np.zeros(places[-1].stop, np.uint8)
     for array, place in zip(arrays, places, strict=True):
@@ -99,7 +101,7 @@ def pack(arrays: Sequence[np.ndarray]) -> UInt8[Tensor, " byte"]:
 
 
 def unpack(packed: UInt8[Tensor, " byte"], arrays: Sequence[np.ndarray]) -> list[Tensor]:
-    """Views of what was packed, of the types and shapes of these arrays."""
+    """Return views of packed bytes, with the types and shapes of these arrays."""
     return [
         packed[place].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
         for array, place in zip(arrays, _places(arrays), strict=True)
@@ -107,13 +109,13 @@ def unpack(packed: UInt8[Tensor, " byte"], arrays: Sequence[np.ndarray]) -> list
 
 
 def _places(arrays: Sequence[np.ndarray]) -> list[slice]:
-    """Each from a multiple of eight bytes on, where a number of any type may begin."""
+    """Return where the arrays lie. Each begins at a multiple of eight bytes, where a number of any type may begin."""
     ends = np.cumsum([0, *(-(-array.nbytes // 8) * 8 for array in arrays)]).tolist()
     return [slice(begin, begin + array.nbytes) for array, begin in zip(arrays, ends[:-1], strict=True)]
 
 
 def _flat(array: Tensor | None, rows: int) -> Shaped[Tensor, "row width"]:
-    """A row for each step or dataset; no column where there is no array."""
+    """Return one row per step or dataset, without columns if there is no array."""
     if array is None:
         return torch.zeros(rows, 0)
     return array.flatten(1) if array.ndim > 1 else array[:, None]

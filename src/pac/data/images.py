@@ -1,4 +1,4 @@
-"""Pictures of a batch: memory for them, and how they come there."""
+"""Images of a batch: memory for them, gathering and resizing."""
 
 import math
 import sys
@@ -13,20 +13,22 @@ from pac.data.windows import WindowedDataset
 
 
 class BufferPool:
-    """Memory for pictures, used again once no tensor refers to it: fresh pages cost more than the copy into them."""
+    """Memory for images. It is used again once no tensor refers to it: fresh pages cost more than the copy."""
 
     def __init__(self) -> None:
         self._arrays: list[np.ndarray] = []
 
     def allocate(self, shape: tuple[int, ...]) -> np.ndarray:
         size = math.prod(shape)
-        # A tensor made of an array would be a fourth reference; how many there are without is CPython's, to 3.13.
+        # A tensor made of an array would be a fourth reference. CPython has three without one, to 3.13.
         for array in self._arrays:
             if len(array) >= size and sys.getrefcount(array) == 3:
                 return array[:size].reshape(shape)
-        self._arrays = [array for array in self._arrays if sys.getrefcount(array) > 3]  # too small, and free
+        self._arrays = [
+            array for array in self._arrays if sys.getrefcount(array) > 3
+        ]  # those that are free are too small
         array = np.empty(size, np.uint8)  # numpy asks for huge pages, torch would not
-        self._arrays.append(array)  # ours by the variable's reference, until the result has its own
+        self._arrays.append(array)  # the variable's reference reserves it until the result has its own
         return array.reshape(shape)
 
 
@@ -35,8 +37,10 @@ def gather_images(
     rows: Int64[Tensor, "batch time"],
     out: UInt8[Tensor, "batch time new_height new_width 3"],
 ) -> None:
-    """`values[rows]` into `out`, resized if need be. On the CPU by numpy, which stays in this thread: torch would share
-    the work out among its own, and wait for them, which on a busy machine takes 50 times as long.
+    """Copy `values[rows]` into `out`, resized if sizes differ.
+
+    numpy does it on the CPU, in this thread. torch would wait for threads of its own, which takes 50 times as long on a
+    busy machine.
     """
     if values.shape[1:] != out.shape[2:]:
         height, width, _ = out.shape[2:]
@@ -48,16 +52,16 @@ def gather_images(
 
 
 def resize_images(
-    pictures: UInt8[Tensor, "*batch height width 3"], size: tuple[int, int]
+    images: UInt8[Tensor, "*batch height width 3"], size: tuple[int, int]
 ) -> UInt8[Tensor, "*batch new_height new_width 3"]:
-    """Bilinear, with antialiasing. Whoever runs the policy must resize in the same way."""
-    flat = pictures.flatten(0, -4).permute(0, 3, 1, 2).float()
+    """Resize bilinearly with antialiasing. Training and acting both call this."""
+    flat = images.flatten(0, -4).permute(0, 3, 1, 2).float()
     resized = functional.interpolate(flat, size, mode="bilinear", antialias=True)
-    return resized.round().clamp(0, 255).byte().permute(0, 2, 3, 1).reshape(*pictures.shape[:-3], *size, 3)
+    return resized.round().clamp(0, 255).byte().permute(0, 2, 3, 1).reshape(*images.shape[:-3], *size, 3)
 
 
 def common_size(sources: Iterable[WindowedDataset]) -> tuple[int, int]:
-    """Of all pictures that are used."""
+    """Return the size of all images that are used."""
     sizes = {
         (source.config.name, name): size
         for source in sources
@@ -67,7 +71,7 @@ def common_size(sources: Iterable[WindowedDataset]) -> tuple[int, int]:
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{dataset}/{camera} {h}x{w}" for (dataset, camera), (h, w) in sizes.items())
         raise ValueError(
-            f"Mixture: expected pictures of one size, found {found}. Set image_size = [height, width] in the mixture "
+            f"Mixture: expected images of one size, found {found}. Set image_size = [height, width] in the mixture "
             "to resize them, or leave some out with `cameras`."
         )
     return next(iter(sizes.values()), (1, 1))

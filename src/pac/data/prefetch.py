@@ -1,4 +1,4 @@
-"""Batches made on a GPU while it is at work on the one before, in a stream of their own."""
+"""Prefetching: the next batch is made on a GPU during the update on the one before, in a stream of its own."""
 
 from collections.abc import Generator, Iterator
 from typing import TypeVar
@@ -9,15 +9,15 @@ Made = TypeVar("Made")  # a batch
 
 
 def prefetch(batches: Iterator[Made], device: torch.device) -> Generator[Made]:
-    """The same batches, each begun before the one before it is given out. Transfers and gathers of `batches` go to the
-    current stream, which here is another than the one that updates are computed in. So a batch waits for no update but
-    those that were launched before it was begun, and is made beside the next.
+    """Yield the same batches. Each is begun before the one before it is yielded.
+
+    Transfers and gathers run in a stream other than the one of the updates. A batch only waits for the updates that
+    were launched before it was begun.
     """
     own = torch.cuda.Stream(device)
 
     def begin() -> tuple[Made, torch.cuda.Event]:
-        # Memory is used again once Python gives it back, which is when the updates that read it were launched: so wait
-        # for those that were.
+        # Python frees a batch's memory once the updates that read it are launched. Wait until those have run.
         own.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(own):
             return next(batches), own.record_event()

@@ -1,10 +1,8 @@
-"""What episodes are used for: which of them, under which reward, towards which goal.
+"""Relabelling: which episodes are used, under which reward and towards which goal.
 
-The functions on an `Episode` change a copy before it is stored; those on a `Dataset` choose rows when it is sampled, so
-that one set of episodes serves several tasks (the paper's CHEF data is six rewards over the same episodes).
+One set of episodes serves several tasks: the paper's CHEF data has six rewards for the same episodes.
 """
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,60 +16,21 @@ from pac.files import problem
 from pac.types import Episode
 
 GoalImages = dict[str, dict[str, np.ndarray]]  # instruction -> camera -> (goals, height, width, 3) uint8
-MOST_GOALS = 64  # of a task that a policy is shown, one an episode
-
-
-def relabel_reward(episode: Episode, reward: str | Callable[[Episode], np.ndarray]) -> Episode:
-    """The episode under another reward: one of its extra columns, or what a function of the episode returns (T,)."""
-    if callable(reward):
-        values = np.asarray(reward(episode), np.float32)
-        if values.shape != episode.reward.shape:
-            raise ValueError(
-                f"Reward function {reward!r}: expected one number for each of {len(episode.action)} actions, found "
-                f"shape {values.shape}, for the episode from {episode.source!r}."
-            )
-        return dataclasses.replace(episode, reward=values)
-    if reward not in episode.extra_rewards:
-        raise ValueError(f"Unknown extra reward {reward!r}.{suggest(reward, episode.extra_rewards)}")
-    return dataclasses.replace(episode, reward=episode.extra_rewards[reward])
+MOST_GOALS = 64  # goals of a task that a policy is shown, one per episode
 
 
 def add_reward(path: str | Path, name: str, reward: Callable[[Episode], np.ndarray]) -> None:
-    """Store a further reward column, `next.reward.<name>`, for every episode of a dataset."""
+    """Store one more reward column, `next.reward.<name>`. `reward` returns one number per action of an episode."""
     dataset = Dataset(path)
-    add_column(dataset, name, (relabel_reward(episode, reward).reward for episode in dataset))
-
-
-def hindsight(episode: Episode, step: int | None = None) -> Episode:
-    """The episode as a success at reaching what it saw at `step` (its last observation unless given): it ends there,
-    with a reward of 1 and the pictures of that moment as goal (Andrychowicz et al., 2017).
-    """
-    last = min(len(array) for array in episode.observation.values()) - 1
-    step = last if step is None else step
-    if not 1 <= step <= last:
-        raise ValueError(f"Hindsight: expected a step in [1, {last}], found {step}: the goal must follow an action.")
-    reward = np.zeros(step, np.float32)
-    reward[-1] = 1
-    pictures = {n.removeprefix(IMAGES): a[step] for n, a in episode.observation.items() if n.startswith(IMAGES)}
-    return dataclasses.replace(
-        episode,
-        observation={name: array[: step + 1] for name, array in episode.observation.items()},
-        action=episode.action[:step],
-        reward=reward,
-        terminated=True,
-        truncated=False,
-        success=True,
-        goal_images=pictures,
-        extra_rewards={},
-    )
+    add_column(dataset, name, (np.asarray(reward(episode), np.float32) for episode in dataset))
 
 
 def select_episodes(
     dataset: Dataset, *, success_only: bool = False, return_quantile: float = 0.0, reward: str | None = None
 ) -> Int64[np.ndarray, " episode"] | None:
-    """The episodes a filter keeps, in order; None for all of them, which needs no list.
+    """Return the episodes that pass the filters, in order, or None if there is no filter.
 
-    The quantile is taken within each instruction: a task with small returns is not filtered away by another's.
+    The quantile is taken within each instruction, so that tasks with small returns keep their share.
     """
     if not success_only and return_quantile <= 0:
         return None
@@ -96,7 +55,7 @@ def select_episodes(
 
 
 def episode_returns(dataset: Dataset, reward: str | None = None) -> np.ndarray:
-    """The return of every episode, under the stored or an extra reward."""
+    """Return the return of every episode, under the stored or an extra reward."""
     if reward is None:
         return np.array(dataset.index["return"])
     column = reward_column(dataset, reward)
@@ -104,22 +63,24 @@ def episode_returns(dataset: Dataset, reward: str | None = None) -> np.ndarray:
 
 
 def returns_to_go(dataset: Dataset, reward: str | None, discount: float) -> Float32[np.ndarray, "row 2"]:
-    """For every row what the log earned from its observation on, discounted, and how much of all there was to earn that
-    is: 1 where the episode went on to terminate, less towards a time limit, and 0 at it, where all is still to come.
+    """Return for every row the discounted return-to-go of its observation, and the share of the return that it covers.
+
+    The share is 1 if the episode goes on to a termination. It falls towards a time limit, where it is 0.
     """
-    earned, index = reward_column(dataset, reward), np.asarray(dataset.index)
+    rewards, index = reward_column(dataset, reward), np.asarray(dataset.index)
     index = index[np.argsort(index["length"])[::-1]]
-    found, last = np.zeros((len(earned), 2), np.float32), index["row"] + index["length"]
-    found[last, 1] = ~index["terminated"]  # the share that is not known, for now
+    found, last = np.zeros((len(rewards), 2), np.float32), index["row"] + index["length"]
+    found[last, 1] = ~index["terminated"]  # the share that is not covered, for now
     for back in range(1, int(index["length"].max()) + 1):
         rows = last[: np.searchsorted(-index["length"], -back, side="right")] - back  # of episodes of that length
         found[rows] = discount * found[rows + 1]
-        found[rows, 0] += earned[rows]
+        found[rows, 0] += rewards[rows]
     found[:, 1] = 1 - found[:, 1]
     return found
 
 
 def reward_column(dataset: Dataset, reward: str | None) -> np.ndarray:
+    """Return the stored reward of every row, or an extra reward by name."""
     name = REWARD if reward is None else f"{REWARD}.{reward}"
     if name not in dataset.arrays:
         known = dataset.spec.extra_rewards
@@ -131,7 +92,7 @@ def reward_column(dataset: Dataset, reward: str | None) -> np.ndarray:
 
 
 def success_frames(dataset: Dataset) -> dict[int, Int64[np.ndarray, " goal"]]:
-    """Instruction -> rows of the last frames of the episodes that succeeded at it."""
+    """Return for each instruction the rows of the last frames of its successful episodes."""
     index = dataset.index
     done = np.flatnonzero(index["success"] == 1)
     rows, tasks = index["row"][done] + index["length"][done], index["instruction"][done]
@@ -139,8 +100,9 @@ def success_frames(dataset: Dataset) -> dict[int, Int64[np.ndarray, " goal"]]:
 
 
 def find_goal_images(dataset: Dataset, *, stored: bool, instruction: str | None = None) -> GoalImages:
-    """What the tasks of a dataset look like when done, for a policy to be shown: the stored goals, or the last frames
-    of successes. `instruction`: in place of the stored ones.
+    """Return goal images by instruction: the stored ones, or the last frames of successes.
+
+    `instruction` replaces the stored ones.
     """
     spec, goal = dataset.spec, np.asarray(dataset.index["goal"])
     tasks = np.asarray(dataset.index["instruction"])

@@ -68,13 +68,3 @@ def normalise_action(
     half = (high - low) / 2
     normalised: np.ndarray = np.clip((action - (low + high) / 2) / np.where(half > 0, half, 1), -1, 1)
     return normalised.astype(np.float32, copy=False)
-
-
-def denormalise_action(
-    action: Float32[np.ndarray, "*shape action"],
-    low: Float32[np.ndarray, " action"],
-    high: Float32[np.ndarray, " action"],
-) -> Float32[np.ndarray, "*shape action"]:
-    """Map actions from [-1, 1] back to [low, high]."""
-    raw: np.ndarray = np.clip((low + high) / 2 + action * ((high - low) / 2), low, high)
-    return raw.astype(np.float32, copy=False)

@@ -32,20 +32,8 @@ from pac.data.statistics import no_statistics, scale_of
 from pac.files import checksum, problem
 from pac.types import Episode
 
-__all__ = [
-    "ACTION",
-    "GOALS",
-    "IMAGES",
-    "INDEX",
-    "REWARD",
-    "STATE",
-    "TERMINATED",
-    "TRUNCATED",
-    "Dataset",
-    "DatasetSpec",
-    "read_committed",
-    "verify",
-]
+__all__ = ["ACTION", "GOALS", "IMAGES", "INDEX", "REWARD", "STATE", "TERMINATED", "TRUNCATED"]
+__all__ += ["Dataset", "DatasetSpec", "read_committed", "verify"]
 
 COMMITTED, SPEC = "committed.json", "spec.json"
 INDEX_FILE, STRING_FILES = "episodes.npy", ("instructions.jsonl", "sources.jsonl")

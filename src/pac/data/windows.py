@@ -1,8 +1,8 @@
-"""One dataset of a mixture, as windows: which there are, in which rows they lie, and what they are to reach.
+"""One dataset of a mixture as windows: their number, their rows and their goals.
 
 A window is T observations and the T - 1 transitions between them. It may hang over either end of an episode by all but
-one transition; what hangs over is masked. So every transition of a dataset is equally likely, the last one as much as
-those in the middle, and a short episode counts for what it holds.
+one transition. The part that hangs over is masked. So every transition of a dataset is equally likely, also at the ends
+and in short episodes.
 """
 
 import copy
@@ -26,10 +26,10 @@ from pac.files import problem
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """Where windows lie in the arrays of their datasets."""
+    """Places of windows in the arrays of their datasets."""
 
     episode: Int64[np.ndarray, " batch"]
-    rows: Int64[np.ndarray, "batch window"]  # of the observations; where a window hangs over, the last is repeated
+    rows: Int64[np.ndarray, "batch window"]  # of the observations; the last is repeated where a window hangs over
     last_row: Int64[np.ndarray, " batch"]  # of the episode's last known observation
     instruction: Int64[np.ndarray, " batch"]  # as the store numbers them
     mask: Bool[np.ndarray, "batch time"]
@@ -39,7 +39,7 @@ class Windows:
 
 
 class WindowedDataset:
-    """One dataset of a mixture: its windows, and its arrays as tensors, which are those on disk."""
+    """One dataset of a mixture: its windows, and the arrays on disk as tensors."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WindowedDataset:
         window: int,
         tokenizer: Tokenizer,
         *,
-        discount: float,  # gamma, if the dataset has none of its own
+        discount: float,  # gamma, unless the dataset sets its own
         return_to_go: bool = False,
     ) -> None:
         if config.path is None:
@@ -64,7 +64,7 @@ class WindowedDataset:
         self.proprio_centre, self.proprio_scale = _statistics(config, dataset)
         weight = config.critic_weight
         self.critic_weight = float(dataset.spec.action_dim if weight is None else weight)
-        self.index = np.asarray(dataset.index)  # the same memory, without the cost of numpy's memmap class
+        self.index = np.asarray(dataset.index)  # the same memory; numpy's memmap class is slow
         self.cameras = _choose_cameras(config, dataset, config.cameras)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
         self.kept = select_episodes(
@@ -100,19 +100,19 @@ class WindowedDataset:
 
     @property
     def num_bytes(self) -> int:
-        """What the arrays take."""
+        """Return the size of the arrays."""
         numbers = [self.state, self.action, self.terminated, self.reward, self.return_to_go]
         arrays = [*numbers, *self.images.values(), *self.goals.values()]
         return sum(array.numel() * array.element_size() for array in arrays if array is not None)
 
     def goal_rows(self, windows: Windows, share: Float64[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
-        """The row of each window's goal images, in the arrays that hold goals; -1 where there is none."""
+        """Return the row of each window's goal images in the arrays that hold goals, or -1 if there is none."""
         if self.config.goals == "stored":
             return np.array(self.index["goal"][windows.episode])
         if self.config.goals == "hindsight":  # any later moment of the same episode
             first = windows.rows[:, 0] + 1
-            return_to_go = windows.last_row + 1 - first
-            return np.where(return_to_go > 0, first + (share * return_to_go).astype(np.int64), -1)
+            num_later = windows.last_row + 1 - first
+            return np.where(num_later > 0, first + (share * num_later).astype(np.int64), -1)
         rows = np.full(len(share), -1)
         for i, task in enumerate(windows.instruction):
             if (found := self.success_frames.get(int(task))) is not None:
@@ -121,15 +121,16 @@ class WindowedDataset:
 
 
 def locate(blocks: Sequence[tuple[WindowedDataset, slice]], window: Int64[np.ndarray, " batch"]) -> Windows:
-    """Window number -> rows; each dataset's lie in a block of their own. Those of an episode of L steps begin at step
-    1 - n to L - 1, n transitions each.
+    """Return the places of numbered windows. The windows of each dataset are one block of the batch.
+
+    Windows have n transitions. Those of an episode of L steps begin at step 1 - n to L - 1.
     """
     num_transitions = blocks[0][0].num_transitions
     episode, begin, record = np.empty_like(window), np.empty_like(window), np.empty(len(window), INDEX)
     for source, where in blocks:
-        mine = window[where]
-        place = np.searchsorted(source.first_window, mine, side="right") - 1
-        begin[where] = mine - source.first_window[place]
+        number = window[where]
+        place = np.searchsorted(source.first_window, number, side="right") - 1
+        begin[where] = number - source.first_window[place]
         episode[where] = place if source.kept is None else source.kept[place]
         record[where] = source.index[episode[where]]
     begin -= num_transitions - 1
@@ -155,7 +156,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 
 def _statistics(config: DatasetConfig, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """What inputs are standardised with: the mixture's numbers, or else the dataset's own."""
+    """Return centre and scale to standardise inputs with: the mixture's, or else the dataset's own."""
     if config.proprio_centre is None or config.proprio_scale is None:
         return dataset.proprio_centre, dataset.proprio_scale
     if {len(config.proprio_centre), len(config.proprio_scale)} != {dataset.spec.state_dim}:
@@ -166,11 +167,11 @@ def _statistics(config: DatasetConfig, dataset: Dataset) -> tuple[np.ndarray, np
     return np.array(config.proprio_centre, np.float32), np.array(config.proprio_scale, np.float32)
 
 
-def _choose_cameras(config: DatasetConfig, dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    for name in wanted or ():
+def _choose_cameras(config: DatasetConfig, dataset: Dataset, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    for name in names or ():
         if name not in dataset.spec.cameras:
             raise ValueError(f"Dataset {config.name!r} has no camera {name!r}.{suggest(name, dataset.spec.cameras)}")
-    return tuple(dataset.spec.cameras) if wanted is None else wanted
+    return tuple(dataset.spec.cameras) if names is None else names
 
 
 def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, ...]) -> tuple[str, ...]:
@@ -188,6 +189,6 @@ def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, .
     if not cameras:
         raise ValueError(
             f"Dataset {config.name!r}: expected cameras for goals = {config.goals!r}, found none in use. Set goals to "
-            "'none', or use a dataset with pictures."
+            "'none', or use a dataset with images."
         )
     return cameras

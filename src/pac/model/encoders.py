@@ -220,7 +220,7 @@ def check_observation(observation: Observation, config: ModelConfig) -> None:
         if values.shape[1] > getattr(config, option):
             raise ValueError(
                 f"Observation.{name}: expected at most {getattr(config, option)} entries per row, found "
-                f"{values.shape[1]}. Call observation.trim(), or build the model with {option}={values.shape[1]}."
+                f"{values.shape[1]}. Build the model with {option}={values.shape[1]}, or leave out what no row uses."
             )
     for name, images in {"images": observation.images, "goal_images": observation.goal_images}.items():
         expected, found = (config.image_height, config.image_width), tuple(images.shape[2:4])
