@@ -295,7 +295,7 @@ def squash(states: Tensor) -> Tensor:
     return states.sign() * states.abs().log1p()
 
 
-def learn(shared: Shared, mind: Mind, minutes: float, crew: list[Any], out: Path) -> None:
+def learn(shared: Shared, mind: Mind, minutes: float, processes: list[Any], out: Path) -> None:
     begin, lives, curve = time.monotonic(), [list[Any]() for _ in shared.shapes.tasks], list[dict[str, Any]]()
     mind.look(shared)
     update, updates = mind.captured(), 0
@@ -309,7 +309,7 @@ def learn(shared: Shared, mind: Mind, minutes: float, crew: list[Any], out: Path
         past = (time.monotonic() - begin) / 60
         if past < minutes * MOMENTS[len(curve)]:
             continue
-        check_alive(crew)
+        check_alive(processes)
         for task, life in enumerate(lives):
             life.append(shared.layers(task))
         returns = np.array(shared.returns)[:, : NUM_ENVS // 2].mean(1).tolist()  # of those with less noise
@@ -334,8 +334,8 @@ def save(out: Path, tasks: tuple[str, ...], lives: list[list[Any]], curve: list[
     new.replace(out / "learners.json")
 
 
-def check_alive(crew: list[Any]) -> None:
-    if any(member.exitcode for member in crew):  # 0: it has filled its rows
+def check_alive(processes: list[Any]) -> None:
+    if any(process.exitcode for process in processes):  # 0: it has filled its rows
         raise SystemExit("A process that acts has died; its error is above.")
 
 
@@ -357,23 +357,23 @@ def main() -> None:
     if (given.out / "learners.json").exists():
         raise SystemExit(f"{given.out} has learners already. Name another --out.")
     given.out.mkdir(parents=True, exist_ok=True)
-    context, crew = multiprocessing.get_context("spawn"), list[Any]()
+    context, processes = multiprocessing.get_context("spawn"), list[Any]()
     shared = Shared(scratch, shapes)
     try:
         starts = [start_from(shared, given.start, i) if given.start else 0 for i in range(len(shapes.tasks))]
         mind = Mind(shapes, starts, torch.device(given.device))
         mind.tell(shared)
         for i in range(len(shapes.tasks)):
-            crew.append(context.Process(target=explore, args=(scratch, shapes, i), daemon=True))
-            crew[-1].start()
+            processes.append(context.Process(target=explore, args=(scratch, shapes, i), daemon=True))
+            processes[-1].start()
         while min(np.array(shared.filled) - starts) < 100:
-            check_alive(crew)
+            check_alive(processes)
             time.sleep(0.1)
-        learn(shared, mind, given.minutes, crew, given.out)
+        learn(shared, mind, given.minutes, processes, given.out)
     finally:
         shared.updates[0] = -1
-        for member in crew:
-            member.join(timeout=20)
+        for process in processes:
+            process.join(timeout=20)
         shutil.rmtree(scratch)
 
 
