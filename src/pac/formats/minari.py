@@ -75,6 +75,8 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
             if stored.attributes.get("last_observation_unknown"):
                 raw = {key: values[:-1] for key, values in raw.items()}
             success = infos.get("success", infos.get("is_success"))
+            if success is not None:
+                success = bool(as_vector(success, f"{stored.where}, key 'infos/success'").any())
             seed = stored.attributes.get("seed")
             text = " ".join(str(raw[key][0]) for key in text_keys)
             yield build_episode(
@@ -86,9 +88,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                 terminated=terminated,
                 truncated=truncated,
                 instruction=text or str(stored.attributes.get("instruction", "")),
-                success=None
-                if success is None
-                else bool(as_vector(success, f"{stored.where}, key 'infos/success'").any()),
+                success=success,
                 extra_rewards={k.removeprefix("reward."): v[1:] for k, v in infos.items() if k.startswith("reward.")},
                 seed=None if seed is None else int(seed),
             )

@@ -24,14 +24,13 @@ class _Record:
     """Stand-in for a pickled object: it holds the object's state and does nothing."""
 
 
-def _make_record(kind: Any, state: Any) -> _Record:
-    record = _Record()
-    vars(record).update(state)
-    return record
+def _state_of(kind: Any, state: Any) -> Any:
+    """Stand-in for a function that builds an object of a class from its state."""
+    return state
 
 
 _STAND_INS: list[Any] = [
-    (_make_record, "tensordict._reductions._make_td"),
+    (_state_of, "tensordict._reductions._make_td"),
     (_Record, "tensordict._td.TensorDict"),
     (_Record, "tensordict.tensordict.TensorDict"),  # before 0.3, which saved the published chunks
     (OrderedDict, "tensordict.utils._StringOnlyDict"),
@@ -44,9 +43,10 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
         check(zipfile.is_zipfile(path), path, "a file of torch.save (a zip archive)", "another file")
         sizes = _check_archive(path)
         saved = _load(path)
-        fields: Any = vars(saved).get("_tensordict") if isinstance(saved, _Record) else saved
+        fields: Any = vars(saved) if isinstance(saved, _Record) else saved
         expected = "a TensorDict or a dictionary"
-        check(isinstance(fields, dict), path, expected, type(saved).__name__, "Save a TensorDict.")
+        check(isinstance(fields, dict), path, expected, type(fields).__name__, "Save a TensorDict.")
+        fields = fields.get("_tensordict", fields)
         arrays = {}
         for name, tensor in fields.items():
             if isinstance(tensor, torch.Tensor):
