@@ -14,7 +14,7 @@ import pytest
 from runs import assert_same, config, dump, recipe, start, tensors, timeless, write_dataset
 
 from pac.cli import main
-from pac.training.run_dir import RunDirectory, damage, keep_rule, read_metrics
+from pac.training.run_dir import RunDirectory, find_damage, keep_rule, read_metrics
 from pac.training.trainer import Trainer
 
 
@@ -77,9 +77,9 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_checksums_that_are_none(run: Trainer, text: str) -> None:
     folder = run.directory.checkpoints_path / "000012"
-    assert damage(folder) is None
+    assert find_damage(folder) is None
     (folder / "checksums.json").write_text(text)
-    assert damage(folder) == "no readable checksums.json"
+    assert find_damage(folder) == "no readable checksums.json"
 
 
 def test_no_whole_checkpoint_means_step_0(run: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_damaged_checkpoints_do_not_push_out_whole_ones(run: Trainer) -> None:
     again.steps = 8
     again.train()
     assert (run.directory.checkpoints_path / "last").resolve().name == "000008"
-    assert damage(run.directory.checkpoints_path / "000008") is None
+    assert find_damage(run.directory.checkpoints_path / "000008") is None
 
 
 def test_what_is_kept(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_kill_while_a_checkpoint_replaces_another_loses_neither(run: Trainer) 
     (folder / "000012").rename(folder / ".replaced-000012")
     shutil.copytree(folder / "000008", folder / ".000012")
     RunDirectory(run.directory.path).open(resume=True, overwrite=False)
-    assert damage(folder / "000012") is None
+    assert find_damage(folder / "000012") is None
     assert {path.name for path in folder.iterdir()} == {"000004", "000008", "000012", "last"}
 
 

@@ -1,4 +1,4 @@
-"""What a run is made of, as far as the data decides it: device, sampler, shape of the model, scale of the rewards."""
+"""Parts of a run that depend on the data: device, sampler, model configuration, reward scales."""
 
 import dataclasses
 import platform
@@ -19,7 +19,7 @@ from pac.model.pretrained import load_config
 from pac.recipe import RunConfig
 from pac.training.distributed import ProcessGroup
 
-RESIDENT_SHARE = 1 / 3  # of the GPU's memory that data may take without being asked
+GPU_SHARE = 1 / 3  # of the GPU's memory that data may take by default
 HEADS = ("q_head", "v_head", "behaviour_head")
 
 
@@ -49,39 +49,39 @@ def make_sampler(config: RunConfig, processes: ProcessGroup, opened: Sampler, mo
     if config.start is not None:
         start = load_config(config.start)
         changes |= {"camera_slots": start.get("cameras", {}), "goal_slots": start.get("goal_cameras", {})}
-    wanted = config.machine.data
+    place = config.machine.data
     if processes.device.type == "cpu":
-        if wanted == "gpu":
+        if place == "gpu":
             raise ValueError("machine.data: expected a GPU to hold the data, found none. Leave it at auto.")
         return opened.replace(**changes)
     size = sum(source.num_bytes for source in opened.sources)
     total = torch.cuda.get_device_properties(processes.device).total_memory
-    fits = wanted == "gpu" or (wanted == "auto" and size <= RESIDENT_SHARE * total)
+    fits = place == "gpu" or (place == "auto" and size <= GPU_SHARE * total)
     return opened.replace(**changes, device=processes.device if fits else None)
 
 
 def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
-    """The model's configuration: that of the checkpoint it starts from, or the recipe's, with facts from the data."""
+    """Return the model configuration: the start checkpoint's, or the recipe's with sizes from the data."""
     specs = [source.dataset.spec for source in sampler.sources]
-    facts = {
+    data_sizes = {
         "num_proprio": max(1, *(spec.state_dim for spec in specs)),
         "num_actions": max(spec.action_dim for spec in specs),
         "num_cameras": len(sampler.camera_slots),
         "num_goal_images": len(sampler.goal_slots),
     }
     if config.start is not None:
-        return _fit_checkpoint(config, sampler, facts)
+        return _fit_checkpoint(config, sampler, data_sizes)
     if sampler.camera_slots or sampler.goal_slots:
-        facts |= {"image_height": sampler.image_size[0], "image_width": sampler.image_size[1]}
-    given = config.model_fields
+        data_sizes |= {"image_height": sampler.image_size[0], "image_width": sampler.image_size[1]}
+    recipe = config.model_fields
     vocabulary = max(sampler.tokenizer.vocabulary_size, model_config(config.size).vocabulary_size)
     negative = any(low < 0 for low, _ in sampler.value_bounds())
     values = {"value_min": -1.0} if negative and config.objective.reward_scale is None else {}
-    options = facts | heads(config.objective) | values | {"vocabulary_size": vocabulary, "initial_value": 0.0} | given
-    for name, least in facts.items():
-        fits = given.get(name, least) == least if name.startswith("image_") else given.get(name, least) >= least
-        if not fits:
-            raise ValueError(f"model.{name}: expected the data's {least}, found {given[name]}. Leave it out.")
+    usual = data_sizes | heads(config.objective) | values | {"vocabulary_size": vocabulary, "initial_value": 0.0}
+    options = usual | recipe
+    for name, least in data_sizes.items():
+        if options[name] < least or (options[name] > least and name.startswith("image_")):
+            raise ValueError(f"model.{name}: expected the data's {least}, found {options[name]}. Leave it out.")
     for head, needed in heads(config.objective).items():
         if needed and not options[head]:
             raise ValueError(f"model.{head}: method {config.method!r} needs it, found false. Leave it out.")
@@ -89,30 +89,29 @@ def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
 
 
 def heads(objective: ObjectiveConfig) -> dict[str, bool]:
-    """Which heads an objective trains."""
+    """Return which heads an objective trains."""
     learned = objective.critic == "v" and objective.behaviour == "learned"
     return {"q_head": objective.critic == "q", "v_head": objective.critic == "v", "behaviour_head": learned}
 
 
-def _fit_checkpoint(config: RunConfig, sampler: Sampler, facts: dict[str, int]) -> ModelConfig:
-    """The checkpoint's model, with those heads beside its own that the objective needs."""
+def _fit_checkpoint(config: RunConfig, sampler: Sampler, data_sizes: dict[str, int]) -> ModelConfig:
+    """Return the checkpoint's model configuration, with the heads that the objective needs added."""
     assert config.start is not None
-    content = load_config(config.start)
-    found: ModelConfig = content["model"]
-    for name, least in facts.items():
+    found: ModelConfig = load_config(config.start)["model"]
+    for name, least in data_sizes.items():
         if getattr(found, name) < least:
             raise ValueError(
                 f"{config.start}: expected a model with {name} of at least the data's {least}, found "
                 f"{getattr(found, name)}. Start from a larger model, or leave data out of the mixture."
             )
     size = (found.image_height, found.image_width)
-    if (facts["num_cameras"] or facts["num_goal_images"]) and sampler.image_size != size:
+    if (data_sizes["num_cameras"] or data_sizes["num_goal_images"]) and sampler.image_size != size:
         raise ValueError(
-            f"{config.start}: expected pictures of the model's size {size}, found {sampler.image_size} in the data. "
+            f"{config.start}: expected images of the model's size {size}, found {sampler.image_size} in the data. "
             f"Set mixture.image_size=[{size[0]},{size[1]}] to resize them."
         )
-    wanted = ({} if "size" not in config.model else SIZES[config.size]) | config.model_fields
-    for name, value in wanted.items():
+    asked_for = ({} if "size" not in config.model else SIZES[config.size]) | config.model_fields
+    for name, value in asked_for.items():
         if name not in (*HEADS, "vocabulary_size") and getattr(found, name) != value:
             raise ValueError(
                 f"{config.start}: expected model.{name} to be the checkpoint's {getattr(found, name)!r}, found "
@@ -123,7 +122,7 @@ def _fit_checkpoint(config: RunConfig, sampler: Sampler, facts: dict[str, int]) 
 
 
 def size_name(model: ModelConfig) -> str:
-    """The row of the table of sizes that a model comes from."""
+    """Return the name of a model in the table of sizes, or "custom"."""
     for name, row in SIZES.items():
         if all(getattr(model, key) == row[key] for key in ("latent_width", "num_blocks", "widening")):
             return name
@@ -131,9 +130,7 @@ def size_name(model: ModelConfig) -> str:
 
 
 def value_scales(config: RunConfig, sampler: Sampler, model: ModelConfig) -> dict[str, float]:
-    """Return the factor on each dataset's rewards: `objective.reward_scale`, or else the one by which the largest value
-    they allow fills the bins.
-    """
+    """Return the factor on each dataset's rewards. By default the largest possible value then fills the bins."""
     objective = config.objective
     if config.machine.on_nonfinite == "stop":
         _check_rewards(sampler)
@@ -154,21 +151,21 @@ def value_scales(config: RunConfig, sampler: Sampler, model: ModelConfig) -> dic
 
 
 def _check_rewards(sampler: Sampler) -> None:
-    """Raise now on what would stop the run once a batch draws it."""
+    """Raise if a reward is not finite. It would stop the run once a batch draws it."""
     for source in sampler.sources:
         rows = np.flatnonzero(~np.isfinite(source.reward.numpy()))
         episodes = np.unique(np.searchsorted(source.index["row"], rows, side="right") - 1)
-        wrong = episodes if source.kept is None else np.intersect1d(episodes, source.kept)
-        if len(wrong) and source.config.goals != "hindsight":
+        bad = episodes if source.kept is None else np.intersect1d(episodes, source.kept)
+        if len(bad) and source.config.goals != "hindsight":
             raise ValueError(
-                f"Dataset {source.config.name!r}: expected finite rewards, found others in episode {wrong[0]}"
-                f"{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}. Repair the data, or refuse the updates "
+                f"Dataset {source.config.name!r}: expected finite rewards, found others in episode {bad[0]}"
+                f"{f' and {len(bad) - 1} more' if len(bad) > 1 else ''}. Repair the data, or refuse the updates "
                 "that draw them with machine.on_nonfinite=skip."
             )
 
 
 def mean_flops(plan: MixturePlan, model: ModelConfig, num_samples: int) -> float:
-    """FLOPs of one update, by the mixture's mean load."""
+    """Return the FLOPs of one update, averaged over the mixture."""
     total = 0.0
     for row in plan.datasets:
         load = Load(
@@ -183,6 +180,7 @@ def mean_flops(plan: MixturePlan, model: ModelConfig, num_samples: int) -> float
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of PAC, PyTorch and Python, and the commit of a checkout."""
     found = {"pac": pac.__version__, "torch": torch.__version__, "python": platform.python_version()}
     root = Path(__file__).parents[2]
     if (root / ".git").exists():  # installed elsewhere, the nearest repository would be someone else's
