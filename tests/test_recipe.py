@@ -1,4 +1,4 @@
-"""Recipes: what is wrong in one is said in one line, before anything is built."""
+"""Recipes: an error is one line, and comes before anything is built."""
 
 import dataclasses
 import re
@@ -13,6 +13,7 @@ from pac.cli import main
 from pac.config import ObjectiveConfig, Schedules, interpolate, parse_duration
 from pac.recipe import METHODS, SECTIONS, RunConfig, load_recipe, parse_recipe
 from pac.resources import RECIPES
+from pac.study.plan import load_study
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -64,7 +65,7 @@ IMPOSSIBLE = {
     "proprio_noise=-1": "proprio_noise",
     "proprio_noise=nan": "proprio_noise",
     "start=5": "start: expected the folder",
-    "model.size=nanno": "unknown size 'nanno'. Did you mean 'nano'?",
+    "model.size=nanno": "Unknown model size 'nanno'. Did you mean 'nano'?",
     "model.num_heads=3": "multiple of num_heads",
     "model.latent_width=a": "latent_width: expected int",
     "model=nano": "Expected a table [model]",
@@ -85,7 +86,7 @@ IMPOSSIBLE = {
     "machine.accumulate=5": "accumulate: expected at most mixture.batch_size, 4, found 5",
     "machine.workers=-1": "workers",
     "machine.precision=int8": "precision",
-    "evaluation.episodes=0": "evaluation.episodes: expected 1 or more",
+    "evaluation.episodes=0": "evaluation.episodes: expected at least 1",
     "schedules.imitation_weight=3": "expected a list of [step, value], found 3",
     "schedules.imitation_weight=['ab']": "expected a list of [step, value]",
     "schedules.imitation_weight=[]": "expected points [step, value]",
@@ -251,10 +252,14 @@ def test_schedules_are_straight_lines() -> None:
     assert interpolate(((0.0, 3.0),), 5) == 3
 
 
-def test_every_recipe_that_ships_can_be_read() -> None:
+def test_every_recipe_that_ships_can_be_read(tmp_path: Path) -> None:
     for path in RECIPES.glob("*.toml"):
-        load_recipe(path.stem)
-        header = path.read_text().split("\n\n")[0]
+        text = path.read_text()
+        if "\n[study]\n" in text:
+            load_study(path.stem, [], tmp_path)
+        else:
+            load_recipe(path.stem)
+        header = text.split("\n\n")[0]
         assert re.search(r"# Expected:.*\n(#.*\n)*# Cost:.*\n(#.*\n)*# Command: ", header), path
 
 

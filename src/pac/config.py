@@ -1,7 +1,7 @@
-"""Settings of a run: frozen dataclasses that are checked when made, durations and schedules, and overrides of fields.
+"""Settings of a run: frozen dataclasses that check themselves, durations, schedules, and overrides of fields.
 
-`pac.recipe` puts the sections together. A test holds the table of keys in docs/training.md against this file.
-Paper symbols stand in the comments. Nothing is rewritten after parsing; derived values are properties.
+`pac.recipe` puts the sections together. A test compares the table of keys in docs/training.md with this file.
+Comments give the paper's symbols. Nothing is rewritten after parsing; derived values are properties.
 """
 
 import dataclasses
@@ -23,30 +23,28 @@ T = TypeVar("T")
 Schedule = tuple[tuple[float, float], ...]  # (step, value), ascending
 
 DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kMG]?)\s*(steps?|epochs?|flops?)\s*")
-LARGEST_DISCOUNT = 1 - 1e-6  # nearer to 1, float32 cannot tell it from 1
-MOST_STEPS = 1e12  # a machine's lifetime
+LARGEST_DISCOUNT = 1 - 1e-6  # float32 cannot tell a larger one from 1
+MOST_STEPS = 1e12  # more than a machine ever does
 FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """How a batch becomes a loss. The weights alpha and beta belong to datasets and ride in the `Batch`; so does gamma
-    where a dataset has its own.
-    """
+    """How a batch becomes a loss. Alpha, beta and gamma of the datasets are in the `Batch`."""
 
     critic: Literal["q", "v", "none"] = "q"  # PAC's Q, PAC+V's V, or cloning alone
     improve: bool = True  # False leaves out the RL term: filtered BC and BC+Q, where alpha is 1 everywhere
-    discount: float = 0.99  # gamma of datasets that do not give their own; not stated in the paper
-    reward_scale: float | None = None  # None: the largest value that a dataset's rewards allow fills the bins
+    discount: float = 0.99  # gamma of datasets without one of their own; the paper does not state it
+    reward_scale: float | None = None  # None: the largest possible value of each dataset fills the bins
     projection: Projection = "two-hot"
-    # Rewards in a target before the critic's word; None: all that the window holds. The paper reads trajectories of
-    # five steps and does not say what for; with 1, what the critic overrates adds up step by step (docs/log.md).
+    # Rewards in a target before it bootstraps. None: all rewards of the window. The paper reads windows of five steps
+    # and does not say what for. With 1 the critic's overestimation adds up step by step (docs/log).
     num_steps: int | None = None
-    # What comes after a window: 0 the critic's word, as in the paper; 1 what the log earned there, as far as it is
-    # known. Better where a fault lasts an episode, worse where faults change within it (docs/log.md).
+    # How the target goes on after a window. 0: bootstrap from the critic, as in the paper. 1: the return-to-go in the
+    # data, as far as it is known. Better if a fault lasts an episode, worse if faults change within it (docs/log).
     monte_carlo_weight: float = 0.0
     num_samples: int = 10  # N: actions drawn from the reference policy
-    # eta. None follows the batch: for Q by MPO's dual, so that the weights' mean KL to uniform is `epsilon`; for V
+    # eta. None: chosen for each batch. With Q MPO's dual makes the weights' mean KL to uniform `epsilon`. With V it is
     # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
     temperature: float | None = None
     epsilon: float = 0.1
@@ -58,18 +56,10 @@ class ObjectiveConfig:
         check_types(self)
         if not 0 <= self.discount <= LARGEST_DISCOUNT:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
-        if not 0 <= self.monte_carlo_weight <= 1:
-            raise ValueError(
-                f"ObjectiveConfig.monte_carlo_weight: expected a number in [0, 1], found {self.monte_carlo_weight}."
-            )
-        for name in ("num_samples", "num_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"ObjectiveConfig.{name}: expected at least 1, found {value}.")
-        for name in ("reward_scale", "temperature", "epsilon", "max_weight", "max_ratio"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"ObjectiveConfig.{name}: expected a positive number, found {value}.")
+        if not 0 <= (weight := self.monte_carlo_weight) <= 1:
+            raise ValueError(f"ObjectiveConfig.monte_carlo_weight: expected a number in [0, 1], found {weight}.")
+        check_least(self, "ObjectiveConfig", num_samples=1, num_steps=1)
+        check_positive(self, "ObjectiveConfig", "reward_scale", "temperature", "epsilon", "max_weight", "max_ratio")
         if self.improve and self.critic == "none":
             raise ValueError(
                 "ObjectiveConfig: improve=true needs a critic; set critic to 'q' or 'v', or improve=false."
@@ -81,27 +71,22 @@ class OptimiserConfig:
     """AdamW with warm-up and cosine decay."""
 
     peak_rate: float | None = None  # None: the paper's for the model's size
-    initial_rate: float | None = None  # where warm-up begins; None: the paper's
-    final_share: float = 0.1  # last rate over peak
+    initial_rate: float | None = None  # at the start of warm-up; None: the paper's
+    final_share: float = 0.1  # last rate / peak rate
     decay: Literal["cosine", "constant"] = "cosine"
     warmup: str = "auto"  # a duration; auto: a twentieth of the run, at most the paper's 15k steps
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 1e-3
-    # None: no clipping. Adam bounds a step by itself, and the norms of our gradients lie far above 1: clipping there
-    # slows the critic, whose rewards are in few batches (docs/log.md).
+    # None: no clipping. Adam bounds a step by itself. The norms of our gradients lie far above 1, and clipping there
+    # slows the critic, because few batches have rewards (docs/log).
     clip_norm: float | None = None
     target_period: int | None = None  # updates between copies to the target network; None: 1/200 of the run, 10 to 100
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("peak_rate", "clip_norm", "target_period"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"optimiser.{name}: expected a positive number, found {value}.")
-        for name in ("initial_rate", "weight_decay"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"optimiser.{name}: expected a number of 0 or more, found {getattr(self, name)}.")
+        check_positive(self, "optimiser", "peak_rate", "clip_norm", "target_period")
+        check_least(self, "optimiser", initial_rate=0, weight_decay=0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"optimiser.{name}: expected a number in [0, 1), found {getattr(self, name)}.")
@@ -113,52 +98,48 @@ class OptimiserConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When to save, and what to keep."""
+    """When to save checkpoints, and which to keep."""
 
     every: str = "1k steps"
     keep_last: int = 2
-    keep_every: str | None = None  # also keep one each so often, for good; a multiple of `every`
+    keep_every: str | None = None  # keep one for good that often; a multiple of `every`
 
     def __post_init__(self) -> None:
         check_types(self)
         check_duration(self.every, "checkpoint.every")
         if self.keep_every is not None:
             check_duration(self.keep_every, "checkpoint.keep_every")
-        if self.keep_last < 1:
-            raise ValueError(f"checkpoint.keep_last: expected at least 1, found {self.keep_last}.")
+        check_least(self, "checkpoint", keep_last=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """Evaluation during training; none without tasks."""
+    """Evaluation during training. Without tasks there is none."""
 
     tasks: tuple[str, ...] = ()
     every: str | None = None  # a duration; None: at the end only
     episodes: int = 20  # per task
     workers: int = 2  # processes; 0: none beside the run's own
-    max_steps: int | None = None  # of an episode, instead of the task's own
+    max_steps: int | None = None  # per episode, in place of the task's own
     stop_at_success: bool = False
     sampling: Sampling = "sample"
-    seed: int = 10_000  # of the initial states: those of training data are others
+    seed: int = 10_000  # of the initial states; those of training data are others
 
     def __post_init__(self) -> None:
         check_types(self)
         if self.every is not None:
             check_duration(self.every, "evaluation.every")
-        for name, least in (("episodes", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"evaluation.{name}: expected {least} or more, found {value}.")
+        check_least(self, "evaluation", episodes=1, workers=0, max_steps=1, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectConfig:
-    """Data that a recipe makes for itself, once, in the run's folder; `{collected}` in a dataset's path is where."""
+    """Data that a recipe collects in the run's folder. `{collected}` in a dataset's path is that folder."""
 
     tasks: tuple[str, ...]
     behaviour: str  # as for `pac collect --behaviour`
-    episodes: int = 100  # of each task
-    max_steps: int | None = None  # of an episode, instead of the task's own
+    episodes: int = 100  # per task
+    max_steps: int | None = None  # per episode, in place of the task's own
     stop_at_success: bool = False
     cameras: tuple[str, ...] | None = None  # rendered into every observation
     seed: int = 0
@@ -168,23 +149,21 @@ class CollectConfig:
         check_types(self)
         if not self.tasks:
             raise ValueError("collect.tasks: expected at least one task, found none. `pac tasks` lists them.")
-        for name, least in (("episodes", 1), ("workers", 0), ("max_steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"collect.{name}: expected {least} or more, found {value}.")
+        check_least(self, "collect", episodes=1, workers=0, max_steps=1, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """How the run uses its machine. None of it changes what is computed, beyond the precision of sums; but for
-    `accumulate`: a temperature that follows the batch then follows the micro-batch.
+    """How the run uses its machine. It changes the precision of sums and nothing else that is computed.
+
+    `accumulate` is the exception: a temperature that is chosen for each batch is then chosen for each micro-batch.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 products on a GPU
-    compile: bool = False  # torch.compile the loss: pays off on a GPU from a few thousand updates on
+    compile: bool = False  # torch.compile the loss; pays off on a GPU from a few thousand updates on
     graphs: Literal["auto", "on", "off"] = "auto"  # whole-update CUDA graphs; auto: on a GPU, without sharding
-    accumulate: int = 1  # micro-batches an update
+    accumulate: int = 1  # micro-batches per update
     recompute: bool = False  # activation checkpointing: less memory, a third more work
     data: Literal["auto", "gpu", "stream"] = "auto"  # auto: on the GPU if it takes less than a third of it
     workers: int = 2  # threads that prepare streamed batches
@@ -194,14 +173,12 @@ class MachineConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name, least in (("accumulate", 1), ("log_every", 1), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"machine.{name}: expected {least} or more, found {getattr(self, name)}.")
+        check_least(self, "machine", accumulate=1, log_every=1, workers=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules:
-    """Values that change during the run, for all datasets alike. None: as the datasets and the objective say."""
+    """Values that change during the run, for all datasets. None: those of the datasets and the objective."""
 
     imitation_weight: Schedule | None = None  # alpha
     critic_weight: Schedule | None = None  # beta
@@ -226,7 +203,7 @@ class Schedules:
 
 
 def parse_duration(text: str, *, epoch_steps: int, update_flops: float) -> int:
-    """`"200k steps"`, `"3 epochs"` or `"1e19 flops"` -> steps."""
+    """Return the number of steps in `"200k steps"`, `"3 epochs"` or `"1e19 flops"`."""
     match = DURATION.fullmatch(text) if isinstance(text, str) else None
     amount = float(match[1]) * FACTORS[match[2]] if match else 0.0
     if not match or not 0 < amount < math.inf:
@@ -241,7 +218,7 @@ def parse_duration(text: str, *, epoch_steps: int, update_flops: float) -> int:
 
 
 def check_duration(text: str, where: str) -> None:
-    """Raise, naming the key, unless it is a duration."""
+    """Raise an error that names the key unless the text is a duration."""
     try:
         parse_duration(text, epoch_steps=1, update_flops=1e30)
     except ValueError as error:
@@ -249,7 +226,7 @@ def check_duration(text: str, where: str) -> None:
 
 
 def interpolate(points: Schedule, step: int) -> float:
-    """The value of a schedule: straight lines between its points, constant before and after them."""
+    """Return the value of a schedule: straight lines between its points, constant before and after them."""
     for (left, a), (right, b) in pairwise(points):
         if step < right:
             return a if step <= left else a + (b - a) * (step - left) / (right - left)
@@ -257,7 +234,7 @@ def interpolate(points: Schedule, step: int) -> float:
 
 
 def override(config: T, changes: Mapping[str, Any]) -> T:
-    """A copy of `config` with fields replaced; an unknown field is an error that names the nearest one."""
+    """Return a copy of `config` with fields replaced. The error about an unknown field suggests the nearest one."""
     known = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     for name in changes:
         if name not in known:
@@ -266,7 +243,7 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
 
 
 def parse_overrides(assignments: list[str]) -> dict[str, Any]:
-    """`["latent_width=512", "number_encoder='linear'"]` -> values, each read as TOML, or as a bare word."""
+    """Return the values in `["latent_width=512", "number_encoder='linear'"]`, read as TOML or as bare words."""
     changes = {}
     for assignment in assignments:
         name, found, text = assignment.partition("=")
@@ -281,34 +258,48 @@ def parse_overrides(assignments: list[str]) -> dict[str, Any]:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name."""
+    """Return the end of an error about an unknown name."""
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Choose from: {', '.join(choices)}."
 
 
 def check_types(config: Any) -> None:
-    """Raise if a field of a config dataclass does not hold what its annotation says."""
-    for name, wanted in typing.get_type_hints(type(config)).items():
+    """Raise if a field of a config dataclass does not have the type of its annotation."""
+    for name, hint in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if not _fits(value, wanted):
-            text = getattr(wanted, "__name__", str(wanted)) if not typing.get_args(wanted) else str(wanted)
+        if not _has_type(value, hint):
+            text = str(hint) if typing.get_args(hint) else getattr(hint, "__name__", str(hint))
             raise ValueError(
                 f"{type(config).__name__}.{name}: expected {text.replace('typing.', '')}, found {value!r} "
                 f"({type(value).__name__})."
             )
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    origin, choices = typing.get_origin(wanted), typing.get_args(wanted)
+def _has_type(value: Any, hint: Any) -> bool:
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in choices)
     if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, choices[0]) for item in value)
+        return isinstance(value, tuple) and all(_has_type(item, choices[0]) for item in value)
     if choices:  # a union
-        return any(_fits(value, choice) for choice in choices)
-    if wanted is float:
+        return any(_has_type(value, choice) for choice in choices)
+    if hint is float:
         return type(value) in (int, float) and math.isfinite(value)
-    if wanted is int:
-        return type(value) is int
-    return isinstance(value, wanted)
+    return type(value) is int if hint is int else isinstance(value, hint)
+
+
+def check_least(config: Any, section: str, **bounds: int) -> None:
+    """Raise unless each of these fields is None or at least its bound."""
+    for name, least in bounds.items():
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise ValueError(f"{section}.{name}: expected at least {least}, found {value}.")
+
+
+def check_positive(config: Any, section: str, *names: str) -> None:
+    """Raise unless each of these fields is None or positive."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{section}.{name}: expected a positive number, found {value}.")

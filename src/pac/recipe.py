@@ -1,4 +1,4 @@
-"""Recipes: a TOML file plus dotted overrides -> a `RunConfig`, checked before anything is built.
+"""Recipes: a TOML file and dotted overrides give a `RunConfig`, which is checked before anything is built.
 
     seed = 0
     length = "20k steps"                  # or "3 epochs", or "1e17 flops"
@@ -37,14 +37,14 @@ from pac.config import (
     suggest,
 )
 from pac.data.mixture import Mixture, parse_mixture
-from pac.model.config import SIZES, ModelConfig, model_config
+from pac.model.config import model_config
 from pac.old_names import rename_override, rename_recipe
 from pac.resources import find_recipe
 
 T = TypeVar("T")
 
-# What each method of the paper's comparison is, in terms of the objective and of what the mixture takes by default.
-# Those that do not improve clone: alpha is 1 for every dataset, whatever the mixture says. So one mixture serves all.
+# The methods of the paper's comparison. Each decides keys of the objective, and defaults of the mixture.
+# A method that does not improve clones: alpha is 1 for every dataset, whatever the mixture says.
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bc": ({"critic": "none", "improve": False}, {}),
     "filtered-bc": ({"critic": "none", "improve": False}, {"success_only": True}),
@@ -52,12 +52,12 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pac": ({"critic": "q", "improve": True}, {}),
     "pac+v": ({"critic": "v", "improve": True}, {"imitation_weight": 0.0}),
 }
-COLLECTED = "{collected}"  # in a dataset's path: the data that [collect] made
+COLLECTED = "{collected}"  # in a dataset's path: the folder of [collect]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides a run; where and when it runs is not in it."""
+    """All settings of a run, except its folder."""
 
     mixture: Mixture
     method: str = "pac"
@@ -65,7 +65,7 @@ class RunConfig:
     length: str = "20k steps"
     start: str | None = None  # a checkpoint to fine-tune from
     # Gaussian noise on proprioception, in units of each dimension's spread, the same through a window (S4RL, Sinha et
-    # al., 2021): without it a policy sees from its last centimetre what mood it is in, and stays in it (docs/log.md).
+    # al., 2021). Without it a policy infers the fault mode from the last centimetre, and stays in it (docs/log).
     proprio_noise: float = 0.1
     model: dict[str, Any] = field(default_factory=dict)  # size, and fields of ModelConfig
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -82,7 +82,7 @@ class RunConfig:
 
     @property
     def model_fields(self) -> dict[str, Any]:
-        """The fields of ModelConfig that the recipe sets."""
+        """Return the fields of ModelConfig that the recipe sets."""
         return {k: tuple(v) if isinstance(v, list) else v for k, v in self.model.items() if k != "size"}
 
     def as_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ SECTIONS: dict[str, type] = {
 
 
 def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: Path | None = None) -> RunConfig:
-    """Read a recipe and apply `section.key=value` overrides; `collected` is where [collect] puts its data."""
+    """Read a recipe and apply `section.key=value` overrides. `collected` is the folder for the data of [collect]."""
     table, root = read_recipe(name, overrides)
     try:
         return parse_recipe(table, root, collected=collected)
@@ -108,7 +108,7 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: P
 
 
 def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
-    """The tables of a recipe after overrides, not checked yet, and where the mixture's relative paths begin."""
+    """Return the unchecked tables of a recipe after overrides, and the folder that the mixture's paths start from."""
     path = find_recipe(name)
     table, root = _read(path, "a recipe"), path.parent
     changes = parse_overrides(list(overrides))
@@ -125,7 +125,7 @@ def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[s
 
 
 def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Path | None = None) -> RunConfig:
-    """A recipe as nested tables -> RunConfig; `root` is where the mixture's relative paths begin."""
+    """Return the RunConfig of a recipe in nested tables. Relative paths of the mixture start from `root`."""
     known = {f.name for f in dataclasses.fields(RunConfig)} - {"method"}
     for key in table:
         if key in ("improve", "study"):
@@ -155,23 +155,23 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Pa
 
 
 def _method(table: Mapping[str, Any]) -> tuple[str, ObjectiveConfig, dict[str, Any]]:
-    """The method's name, its objective, and what it makes the mixture's defaults."""
-    given = dict(table)
-    method = given.pop("method", "pac")
+    """Return the name of the method, its objective, and its defaults for the mixture."""
+    keys = dict(table)
+    method = keys.pop("method", "pac")
     if method not in METHODS:
         raise ValueError(f"Unknown method {method!r} in [objective].{suggest(str(method), METHODS)}")
     decided, defaults = METHODS[method]
     for name, value in decided.items():
-        if given.get(name, value) != value:
+        if keys.get(name, value) != value:
             raise ValueError(
-                f"objective.{name}: expected {value!r}, as method {method!r} has it, found {given[name]!r}. Leave it "
+                f"objective.{name}: expected {value!r}, as method {method!r} has it, found {keys[name]!r}. Leave it "
                 "out, or choose another method."
             )
-    return method, parse_section(ObjectiveConfig, decided | given, "objective"), defaults
+    return method, parse_section(ObjectiveConfig, decided | keys, "objective"), defaults
 
 
 def _cloned(mixture: Mixture) -> Mixture:
-    """The mixture with an alpha of 1 everywhere."""
+    """Return the mixture with an alpha of 1 everywhere."""
     groups = (
         replace(group, datasets=tuple(replace(dataset, imitation_weight=1.0) for dataset in group.datasets))
         for group in mixture.groups
@@ -180,7 +180,7 @@ def _cloned(mixture: Mixture) -> Mixture:
 
 
 def _place_collected(mixture: dict[str, Any], table: Mapping[str, Any], collected: Path | None) -> None:
-    """Put the folder of the collected data in place of `{collected}`."""
+    """Replace `{collected}` in paths of datasets by the folder of the collected data."""
     groups = mixture.get("groups")
     for group in groups if isinstance(groups, list) else []:
         datasets = group.get("datasets") if isinstance(group, dict) else None
@@ -189,23 +189,17 @@ def _place_collected(mixture: dict[str, Any], table: Mapping[str, Any], collecte
             if not isinstance(path, str) or COLLECTED not in path:
                 continue
             if "collect" not in table:
-                raise ValueError(f"Dataset path {path!r}: expected a [collect] section that makes it, found none.")
+                raise ValueError(f"Dataset path {path!r}: expected a [collect] section, found none. Add one.")
             dataset["path"] = path.replace(COLLECTED, str(COLLECTED if collected is None else collected.resolve()))
 
 
 def _check_run(config: RunConfig) -> None:
-    """What can be wrong between sections."""
+    """Raise if the top level is wrong, or if sections do not fit together."""
     if type(config.seed) is not int or not 0 <= config.seed < 2**63:
         raise ValueError(f"seed: expected a whole number of 0 or more, found {config.seed!r}.")
     if config.start is not None and not isinstance(config.start, str):
         raise ValueError(f"start: expected the folder of a run or a checkpoint, found {config.start!r}.")
-    if config.size not in SIZES and (config.start is None or "size" in config.model):
-        raise ValueError(f"model.size: unknown size {config.size!r}.{suggest(config.size, SIZES)}")
-    known = {f.name for f in dataclasses.fields(ModelConfig)} | {"size"}
-    for name in config.model:
-        if name not in known:
-            raise ValueError(f"Unknown key {name!r} in [model].{suggest(name, known)}")
-    model_config(config.size, **config.model_fields)  # raises on impossible values
+    model_config(config.size, **config.model_fields)  # raises on an unknown size or field, or an impossible value
     noise = config.proprio_noise
     if type(noise) not in (int, float) or not 0 <= noise < math.inf:
         raise ValueError(f"proprio_noise: expected a number of 0 or more, found {noise!r}.")
@@ -215,17 +209,12 @@ def _check_run(config: RunConfig) -> None:
             f"machine.accumulate: expected at most mixture.batch_size, {config.mixture.batch_size}, found "
             f"{config.machine.accumulate}."
         )
-    _check_schedules(config)
-
-
-def _check_schedules(config: RunConfig) -> None:
-    """They must be of use to the method."""
     unused = {"imitation_weight", "temperature"} if not config.objective.improve else set()
     unused |= {"critic_weight"} if config.objective.critic == "none" else set()
     for name in sorted(unused):
         if getattr(config.schedules, name) is not None:
             raise ValueError(
-                f"schedules.{name}: expected none with method {config.method!r}, which has no use for it, found one. "
+                f"schedules.{name}: expected none with method {config.method!r}, which does not use it, found one. "
                 "Leave it out, or choose pac."
             )
 
@@ -238,18 +227,19 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
 
 
 def parse_section(kind: type[T], table: Any, name: str) -> T:
+    """Return the dataclass of a section. The error about an unknown key suggests the nearest one."""
     hints = typing.get_type_hints(kind)
     for key in table:
         if key not in hints:
             raise ValueError(f"Unknown key {key!r} in [{name}].{suggest(key, hints)}")
-    for needed in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if needed.default is dataclasses.MISSING and needed.name not in table:
-            raise ValueError(f"Expected {needed.name!r} in [{name}], found {sorted(table)}. Add it.")
+    for option in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if option.default is dataclasses.MISSING and option.name not in table:
+            raise ValueError(f"Expected {option.name!r} in [{name}], found {sorted(table)}. Add it.")
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
 
 
 def _pairs(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of pairs as tuples of pairs."""
+    """Return the schedules with tuples of numbers in place of lists."""
     pairs = {}
     for key, points in table.items():
         fits = isinstance(points, list | tuple) and all(isinstance(p, list | tuple) and len(p) == 2 for p in points)
@@ -260,21 +250,21 @@ def _pairs(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assign(table: Any, dotted: str, value: Any) -> None:
-    """Set `section.key`. An entry of a list of tables goes by its name, which may have dots in it itself."""
-    at, rest = table, dotted
+    """Set `section.key`. An entry of a list of tables is found by its name, which may contain dots."""
+    place, path = table, dotted
     while True:
-        if isinstance(at, list):
-            names = sorted((str(entry.get("name")) for entry in at if isinstance(entry, dict)), key=len, reverse=True)
-            section = next((name for name in names if rest.startswith(f"{name}.")), None)
+        if isinstance(place, list):
+            names = sorted((str(entry.get("name")) for entry in place if isinstance(entry, dict)), key=len)
+            section = next((name for name in reversed(names) if path.startswith(f"{name}.")), None)
             if section is None:
                 choices = ", ".join(sorted(names))
-                raise ValueError(f"Override {dotted!r}: expected a name ({choices}) and a key at {rest!r}.")
-            at, rest = next(entry for entry in at if entry.get("name") == section), rest.removeprefix(f"{section}.")
+                raise ValueError(f"Override {dotted!r}: expected a name ({choices}) and a key at {path!r}.")
+            place, path = next(x for x in place if x.get("name") == section), path.removeprefix(f"{section}.")
             continue
-        section, found, later = rest.partition(".")
-        if not found:
-            at[section] = value
+        section, dot, key = path.partition(".")
+        if not dot:
+            place[section] = value
             return
-        at, rest = at.setdefault(section, {}), later
-        if not isinstance(at, dict | list):
-            raise ValueError(f"Override {dotted!r}: expected {section!r} to be a section, found {at!r}.")
+        place, path = place.setdefault(section, {}), key
+        if not isinstance(place, dict | list):
+            raise ValueError(f"Override {dotted!r}: expected {section!r} to be a section, found {place!r}.")
