@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from pac.cli import main
-from pac.cli.info import components, render, report
+from pac.cli.info import components, render, report, short
 from pac.model import PAC
 from pac.model.config import SIZES, model_config
 from pac.model.pac import count_parameters
@@ -69,6 +69,17 @@ def test_the_table_shows_ours_beside_the_papers() -> None:
     text = console.export_text()
     for expected in ("31,984,970", "988,413,258", "988M", "+0.04%", "7.826e+09", "one-hot"):
         assert expected in text
+
+
+def test_the_tables_fit_80_columns() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    render(report(list(SIZES), {}), console)
+    assert "…" not in console.export_text()
+
+
+def test_numbers_have_a_unit() -> None:
+    numbers = {0: "0", 999: "999", 1_000: "1k", 8_192_000: "8.19M", 999_600: "1M", 4.31e11: "431G", 1.2e13: "12T"}
+    assert {number: short(number) for number in numbers} == numbers
 
 
 def test_fields_can_be_overridden_and_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

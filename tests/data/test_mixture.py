@@ -277,6 +277,8 @@ def test_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out
     assert "panda.sim.triple_stack.success" in printed
     assert "2,646,002" in printed
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_the_documentation_names_every_setting_and_its_default() -> None:

@@ -171,6 +171,5 @@ def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [step for step, _ in rows] == [6, 12]
     assert "loss/total" in rows[0][1]
     monkeypatch.setitem(sys.modules, "wandb", None)
-    logs = RunLogger(RunDirectory(tmp_path / "other"), Console(file=io.StringIO()), steps=1, first_step=0, wandb="mine")
     with pytest.raises(ValueError, match="pip install wandb"):
-        logs.__enter__()
+        start(config(tmp_path / "data", **settings), tmp_path / "other")

@@ -128,7 +128,7 @@ def test_room_is_asked_for_what_is_kept(
     rule = {"every": "2 steps", "keep_last": keep_last, "keep_every": keep_every and f"{keep_every} steps"}
     run = start(config(tmp_path / "data", checkpoint=rule, length="13 steps"), tmp_path / "run")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))  # type: ignore[attr-defined]
-    expected = len(run._kept()([2, 4, 6, 8, 10, 12, 13])) + 1
+    expected = len(run.keep([2, 4, 6, 8, 10, 12, 13])) + 1
     with pytest.raises(ValueError, match=f"MB, {expected} at a time"):
         run.check_disk()
     run.steps = 10**12

@@ -1,10 +1,11 @@
-"""`pac info`: what each model size holds and costs, beside what the paper says."""
+"""`pac info`: parameters, tokens, FLOPs and memory of each model size, beside the paper's numbers."""
 
 import argparse
 import json
 from typing import Any
 
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +15,7 @@ from pac.model.config import SIZES, ModelConfig, model_config
 from pac.model.flops import Load, forward_flops, update_flops
 from pac.scaling import published as paper
 
-# Parameter names -> components, in the order of the data; the first match counts.
+# Components and how their parameters' names begin, in the order of the data. The first match counts.
 COMPONENTS = {
     "language table": "inputs.text.",
     "position embedding": "inputs.positions",
@@ -36,7 +37,7 @@ COMPONENTS = {
 
 
 def components(model: PAC) -> dict[str, int]:
-    """Parameters by component; they add up to all of the model's."""
+    """Return the number of parameters of each component."""
     counts = dict.fromkeys(COMPONENTS, 0)
     for name, parameter in model.named_parameters():
         counts[next(component for component, prefix in COMPONENTS.items() if name.startswith(prefix))] += (
@@ -46,7 +47,7 @@ def components(model: PAC) -> dict[str, int]:
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Parameters, tokens, FLOPs and bytes of a configuration, without allocating the model."""
+    """Return parameters, tokens, FLOPs and bytes of a configuration, without allocating the model."""
     with torch.device("meta"):
         parts = components(PAC(config))
     parameters, load = sum(parts.values()), Load.full(config)
@@ -56,8 +57,8 @@ def describe(config: ModelConfig) -> dict[str, Any]:
         "components": parts,
         "tokens": {**load.input_tokens(config), "action": load.action_tokens(config)},
         "flops": {"forward": forward, "backward": 2 * forward, "update": update_flops(config, load)},
-        # Weights alone, and with gradients, AdamW's two moments and the target network; activations come on top.
-        # In bf16 training the weights and moments stay in fp32, beside a bf16 copy, gradients and target.
+        # Weights for inference. Training adds gradients, AdamW's two moments and the target network.
+        # In bf16 training weights and moments stay in fp32, beside a bf16 copy, gradients and target.
         "bytes": {
             "inference": {"fp32": 4 * parameters, "bf16": 2 * parameters},
             "training": {"fp32": (4 + 4 + 8 + 4) * parameters, "bf16": (4 + 8 + 2 + 2 + 2) * parameters},
@@ -66,7 +67,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
 
 
 def report(sizes: list[str], overrides: dict[str, Any]) -> dict[str, Any]:
-    """What `pac info --json` prints."""
+    """Return the content of `pac info --json`."""
     rows = {}
     for size in sizes:
         rows[size] = describe(model_config(size, **overrides))
@@ -76,63 +77,50 @@ def report(sizes: list[str], overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def render(data: dict[str, Any], console: Console) -> None:
-    sizes = data["sizes"]
-    console.print(_table("Parameters", sizes, _parameter_rows(sizes)))
-    console.print(_table("Tokens of one time step, all inputs in use", sizes, _token_rows(sizes)))
-    console.print(_table("FLOPs, all inputs in use", sizes, _flop_rows(sizes)))
+    """Print the tables. Each is at most 80 columns wide."""
+    sizes, kinds = data["sizes"], ("forward", "backward", "update")
+    parameters, flops = {}, {}
+    for size, row in sizes.items():
+        ours, published = row["parameters"], row.get("paper")
+        difference = [f"{ours / published['parameters'] - 1:+.2%}"] if published else [""]
+        parameters[size] = [f"{ours:,}", short(published["parameters"]) if published else "", *difference]
+        flops[size] = [f"{x['flops'][kind]:.3e}" if x else "" for kind in kinds for x in (row, published)]
+    names = [name for name in COMPONENTS if any(name in row["components"] for row in sizes.values())]
+    parts = {name: [short(row["components"].get(name, 0)) for row in sizes.values()] for name in names}
+    tokens = {size: [f"{number:,}" for number in row["tokens"].values()] for size, row in sizes.items()}
+    uses = [(use, dtype) for use in ("inference", "training") for dtype in ("fp32", "bf16")]
+    memory = {size: [f"{row['bytes'][use][dtype] / 1e9:.3f}" for use, dtype in uses] for size, row in sizes.items()}
+    console.print(_table("Parameters", ["size", "parameters", "paper", "difference"], parameters))
+    console.print(_table("Parameters by component", ["component", *sizes], parts))
+    heading = ["size", *next(iter(sizes.values()))["tokens"]]
+    console.print(_table("Tokens per time step, with all inputs", heading, tokens))
+    heading = ["size", *(name for kind in kinds for name in (kind, "paper"))]
+    console.print(_table("FLOPs, with all inputs", heading, flops))
     console.print(
-        "FLOPs are the products and convolutions that run, at two a multiply-add. The paper's table is higher for a "
-        "forward pass: it counts the text look-up as a product with a one-hot vector, and its numbers imply about 11 "
-        "products of width D_Z in a self-attention block where there are 4. Its update is lower: it counts 512 single "
-        "time steps, without the 5 steps of a window, the 10 sampled actions or the target network.",
+        "FLOPs are the products and convolutions that run, two per multiply-add. The paper's forward pass is higher: "
+        "it counts the text look-up as a product with a one-hot vector, and its numbers imply about 11 products of "
+        "width D_Z in a self-attention block where there are 4. Its update is lower: it counts 512 single time steps, "
+        "without the 5 steps of a window, the 10 sampled actions or the target network.",
         style="dim",
     )
-    console.print(_table("Memory for weights and optimiser, without activations (GB)", sizes, _byte_rows(sizes)))
+    heading = ["size", *(f"{use} {dtype}" for use, dtype in uses)]
+    console.print(_table("Memory in GB for weights and optimiser, without activations", heading, memory))
 
 
-Rows = dict[str, list[str]]
+def short(value: float) -> str:
+    """Return three significant digits with a unit, such as 8.19M."""
+    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.0f}"
 
 
-def _parameter_rows(sizes: dict[str, Any]) -> Rows:
-    names = [name for name in COMPONENTS if any(name in row["components"] for row in sizes.values())]
-    rows = {name: [f"{row['components'].get(name, 0):,}" for row in sizes.values()] for name in names}
-    rows["total"] = [f"{row['parameters']:,}" for row in sizes.values()]
-    rows["paper"] = [f"{row['paper']['parameters'] / 1e6:.0f}M" if "paper" in row else "" for row in sizes.values()]
-    rows["difference"] = [
-        f"{row['parameters'] / row['paper']['parameters'] - 1:+.2%}" if "paper" in row else "" for row in sizes.values()
-    ]
-    return rows
-
-
-def _token_rows(sizes: dict[str, Any]) -> Rows:
-    names = next(iter(sizes.values()))["tokens"]
-    return {name: [f"{row['tokens'][name]:,}" for row in sizes.values()] for name in names}
-
-
-def _flop_rows(sizes: dict[str, Any]) -> Rows:
-    rows: Rows = {}
-    for kind in ("forward", "backward", "update"):
-        rows[kind] = [f"{row['flops'][kind]:.3e}" for row in sizes.values()]
-        rows[f"{kind}, paper"] = [
-            f"{row['paper']['flops'][kind]:.3e}" if "paper" in row else "" for row in sizes.values()
-        ]
-    return rows
-
-
-def _byte_rows(sizes: dict[str, Any]) -> Rows:
-    uses = [(use, dtype) for use in ("inference", "training") for dtype in ("fp32", "bf16")]
-    return {
-        f"{use}, {dtype}": [f"{row['bytes'][use][dtype] / 1e9:.3f}" for row in sizes.values()] for use, dtype in uses
-    }
-
-
-def _table(title: str, sizes: dict[str, Any], rows: Rows) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for size in sizes:
-        table.add_column(size, justify="right")
+def _table(title: str, headings: list[str], rows: dict[str, list[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == headings[0] else "right", no_wrap=True)
     for name, cells in rows.items():
-        table.add_row(name, *cells, style="bold" if name == "total" else None)
+        table.add_row(name, *cells)
     return table
 
 

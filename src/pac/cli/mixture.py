@@ -1,14 +1,15 @@
-"""`pac mixture`: how often each dataset of a mixture is drawn, and how long one epoch is."""
+"""`pac mixture`: how often each dataset of a mixture is sampled, and the length of an epoch."""
 
 import argparse
 import json
-import sys
+from fractions import Fraction
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pac.cli.info import short
 from pac.data.mixture import MixturePlan, load_mixture, plan
 from pac.resources import find_recipe
 
@@ -23,47 +24,35 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(planned.as_json(), indent=2))
     else:
-        print_plan(planned, Console(width=None if sys.stdout.isatty() else 120))
+        print_plan(planned, Console())
 
 
 def print_plan(planned: MixturePlan, console: Console) -> None:
-    """One row a group and a dataset: what is there, and how often it will be drawn."""
-    table = Table(box=SIMPLE, pad_edge=False)
-    table.add_column("dataset", no_wrap=True, overflow="fold")
-    for column in ("λ", "episodes", "windows", "tokens", "success", "P_eff", "epoch"):
+    """Print one row per group and per dataset: its size, and how often it is sampled."""
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("dataset", overflow="fold")
+    for column in ("episodes", "windows", "tokens", "success", "sampled", "epoch"):
         table.add_column(column, justify="right", no_wrap=True)
     for group in planned.mixture.groups:
         rows = [row for row in planned.datasets if row.group == group.name]
         known = [row.counts.episodes for row in rows if row.counts.episodes is not None]
         episodes = sum(known) if len(known) == len(rows) else group.episodes
-        table.add_row(
-            escape(group.name),
-            f"{group.weight:g}",
-            _number(episodes),
-            _number(sum(row.counts.windows for row in rows)),
-            f"{sum(row.tokens for row in rows):.3g}",
-            _share(group.success),
-            str(sum(row.p_eff for row in rows)),
-            "",
-            style="bold",
-        )
+        windows, tokens = sum(row.counts.windows for row in rows), sum(row.tokens for row in rows)
+        share = sum(row.p_eff for row in rows)
+        name = f"{escape(group.name)}, weight {group.weight:g}"
+        table.add_row(name, *_cells(episodes, windows, tokens, group.success, share), "", style="bold")
         for row in rows:
-            cells = (_number(row.counts.episodes), _number(row.counts.windows), f"{row.tokens:.3g}")
-            table.add_row(
-                f"  {escape(row.name)}",
-                "",
-                *cells,
-                _share(row.counts.success),
-                str(row.p_eff),
-                f"{row.epoch_steps:,.0f}",
-            )
+            cells = _cells(row.counts.episodes, row.counts.windows, row.tokens, row.counts.success, row.p_eff)
+            table.add_row(f"  {escape(row.name)}", *cells, short(row.epoch_steps) if row.p_eff else "never")
     console.print(table)
-    console.print(f"One epoch: {planned.epoch_steps:,} steps of {planned.mixture.batch_size} windows.")
+    console.print(
+        "sampled: share of each batch. epoch: steps until each window of the dataset is sampled once, on average. "
+        f"One epoch of all: {planned.epoch_steps:,} steps of {planned.mixture.batch_size} windows."
+    )
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+def _cells(
+    episodes: int | None, windows: int, tokens: float, success: float | None, share: Fraction | int
+) -> tuple[str, ...]:
+    counts = ("-" if episodes is None else short(episodes), short(windows), short(tokens))
+    return (*counts, "-" if success is None else f"{success:.0%}", str(share))

@@ -1,8 +1,8 @@
-"""Ranks: the only file that knows there may be several processes, and sharded weights (PyTorch's FSDP2).
+"""Several processes and sharded weights (PyTorch's FSDP2). The other files need not know about them.
 
 Under `torchrun` each process takes every W-th window of a batch. Weights, gradients, optimiser and target network are
-sharded over the processes of a machine. A checkpoint's training state is written by all of them at once, as
-safetensors shards, and is read back on any number of processes.
+sharded over the processes of a machine. All processes write a checkpoint's training state at once, as safetensors
+shards. Any number of processes can read it.
 """
 
 import os
@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from pac.files import problem
 from pac.model import PAC
 from pac.model.attention import LatentBlock
 from pac.model.pac import ActionInput
@@ -37,20 +38,20 @@ from pac.old_names import rename_weight
 
 T = TypeVar("T")
 
-STATE_FILE = "state.safetensors"  # of a single process; several write shards
-PATIENCE = timedelta(days=7)  # of processes that wait for the main one: it may be evaluating, or writing to a slow disk
-LISTEN_SECONDS = 3.0  # torchrun ends the others well within this after one of them has failed
+STATE_FILE = "state.safetensors"  # written by a single process; several write shards
+PATIENCE = timedelta(days=7)  # the main process may be evaluating, or writing to a slow disk
+LISTEN_SECONDS = 3.0  # torchrun ends the other processes sooner than this after one has failed
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
-    """The processes of a run: which of how many this one is, and where it computes."""
+    """The processes of a run: the rank of this one, their number, and its device."""
 
     device: torch.device
     rank: int = 0
     size: int = 1
-    # Two groups beside the one that tensors travel in, both on the CPU and patient: for words between processes, and
-    # for checkpoints, whose threads must not get between the words.
+    # Two groups on the CPU with long timeouts: one for messages between processes, and one for the threads that write
+    # checkpoints, which must not mix with the messages.
     control_group: dist.ProcessGroup | None = None
     checkpoint_group: dist.ProcessGroup | None = None
     mesh: DeviceMesh | None = None  # how weights are split
@@ -61,23 +62,23 @@ class ProcessGroup:
 
     @property
     def gather(self) -> Callable[[Tensor], Tensor]:
-        """Rows of this process -> rows of all, in order of rank; no gradient."""
+        """Return the function that gathers the rows of all processes, in order of rank, without gradient."""
         return _gather_rows if self.size > 1 else _same_rows
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over processes."""
+        """Return the sum over processes."""
         if self.size > 1:
             value = value.detach().clone()
             dist.all_reduce(value)
         return value
 
     def barrier(self) -> None:
-        """Wait for all, however long it takes."""
+        """Wait for all processes, however long it takes."""
         if self.size > 1:
             dist.barrier(group=self.control_group)
 
     def broadcast(self, value: T) -> T:
-        """The main process's value, on all."""
+        """Return the main process's value on all."""
         if self.size == 1:
             return value
         values = [value]
@@ -85,7 +86,7 @@ class ProcessGroup:
         return values[0]
 
     def collect(self, value: T) -> list[T]:
-        """Everybody's value, in order of rank."""
+        """Return the values of all processes, in order of rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -93,8 +94,9 @@ class ProcessGroup:
         return values
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """What the main process's work gives, on all. An error of it is raised on all: as it is on the main one, as a
-        mistake of the user's on the others, which tell it only if nobody else does (`report_errors_once`).
+        """Do work on the main process and return its result on all. An error is raised on all.
+
+        On the other processes the error is a ValueError, so that only one of them prints it (`report_errors_once`).
         """
         if self.size == 1:
             return work()
@@ -104,12 +106,12 @@ class ProcessGroup:
                 value = work()
             except Exception as found:
                 error = found
-        problem = None if error is None else "".join(traceback.format_exception_only(error)).strip()
-        value, problem = self.broadcast((value, str(error) if isinstance(error, ValueError) else problem))
+        message = None if error is None else "".join(traceback.format_exception_only(error)).strip()
+        value, message = self.broadcast((value, str(error) if isinstance(error, ValueError) else message))
         if error is not None:
             raise error
-        if problem is not None:
-            raise ValueError(problem)
+        if message is not None:
+            raise ValueError(message)
         return value  # type: ignore[return-value]
 
 
@@ -124,9 +126,9 @@ def _gather_rows(rows: Tensor) -> Tensor:
 
 
 class Signals:
-    """The largest number that any process has raised, known to all at the same step.
+    """The largest signal number that any process has received, known to all at the same step.
 
-    Asking returns the answer to the question before, so that nobody waits for it: processes that were told to stop at
+    `ask` returns the answer to the question before, so that no process waits. Processes that receive a signal at
     different moments stop after the same update, one later than a single process would.
     """
 
@@ -141,12 +143,12 @@ class Signals:
         return 0 if before is None else _answer(*before)
 
     def settle(self, raised: int) -> int:
-        """Everybody's answer now, after which nothing is under way."""
+        """Return the largest number of all processes now. No question is open afterwards."""
         if self.processes.size == 1:
             return raised
         before, self._asked = self._asked, None
-        heard = 0 if before is None else _answer(*before)
-        return max(heard, _answer(*self._ask(raised)))
+        earlier = 0 if before is None else _answer(*before)
+        return max(earlier, _answer(*self._ask(raised)))
 
     def _ask(self, raised: int) -> tuple[dist.Work | None, Tensor]:
         value = torch.tensor(raised)
@@ -161,9 +163,9 @@ def _answer(work: dist.Work | None, value: Tensor) -> int:
 
 @contextmanager
 def processes(device: torch.device) -> Iterator[ProcessGroup]:
-    """The processes that torchrun started, or this one alone.
+    """Yield the processes that torchrun started, or this one alone.
 
-    After an error the groups are left as they are: taking them down would wait for processes that wait for this one.
+    After an error the groups are not destroyed: that would wait for processes that wait for this one.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -173,7 +175,7 @@ def processes(device: torch.device) -> Iterator[ProcessGroup]:
     if device.type == "cuda":
         if local >= torch.cuda.device_count():
             raise ValueError(
-                f"torchrun: expected at most a process for each of the {torch.cuda.device_count()} GPUs here, found "
+                f"torchrun: expected at most one process per GPU, {torch.cuda.device_count()} here, found "
                 f"{os.environ['LOCAL_WORLD_SIZE']}. Lower --nproc-per-node."
             )
         device = torch.device("cuda", local)
@@ -188,8 +190,10 @@ def processes(device: torch.device) -> Iterator[ProcessGroup]:
 
 
 def _make_mesh(device: torch.device, size: int, local: int) -> DeviceMesh:
-    """Weights are split within a machine, whose links are fast, and each machine holds them all: what passes between
-    machines is a part's gradients, a tenth of what splitting over all of them would send (docs/scale.md).
+    """Return the mesh that splits weights within a machine. Each machine holds all weights.
+
+    Links within a machine are fast. Between machines only gradients of a part travel, a tenth of what splitting over
+    all machines would send (docs/scale.md).
     """
     if size == local or local == 1 or size % local:
         return init_device_mesh(device.type, (size,))
@@ -198,8 +202,9 @@ def _make_mesh(device: torch.device, size: int, local: int) -> DeviceMesh:
 
 @contextmanager
 def report_errors_once() -> Iterator[None]:
-    """A mistake of the user's that all processes find is told once, by the main one. The others wait until torchrun
-    ends them for that, and speak up only if it does not: then the mistake was theirs alone.
+    """Let the main process alone print a user error that all processes find.
+
+    The others wait until torchrun ends them. If it does not, the error was theirs alone, and they raise it.
     """
     try:
         yield
@@ -212,19 +217,19 @@ def report_errors_once() -> Iterator[None]:
 
 
 def shard(model: PAC, processes: ProcessGroup, dtype: torch.dtype | None = None) -> PAC:
-    """Split a model's weights over the processes of a machine; the same model if there is one process.
+    """Split a model's weights over the processes of a machine. One process gets the model unchanged.
 
-    The products of the blocks hold almost all weights. They are put together a block at a time, in `dtype` where it is
-    given: autocast would round the same weights before using them. All else stays in float32, as it does on one GPU,
-    where some of it is used unrounded. Heads are put together when they are called. What else there is, little, is
-    put together once an update: tokens of numbers hold views of weights, which must live as long as they do.
+    The blocks hold almost all weights. They are gathered one block at a time, in `dtype` if given: autocast would round
+    the same weights before using them. All others stay in float32, as on one GPU, where some are used unrounded. Heads
+    are gathered when they are called. The few others are gathered once per update, because tokens of numbers hold
+    views of weights, which must live as long as the tokens.
     """
     if processes.size == 1:
         return model
-    # FSDP warns of outputs that are views, since changing one in place would drop its hook. Nothing here does.
+    # FSDP warns of outputs that are views: changing one in place would drop its hook. Nothing here does.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
     mesh = processes.mesh
-    # Inputs are left as they are: autocast decides what is computed in which precision.
+    # Inputs are not cast: autocast decides the precision of each operation.
     whole = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
     thin = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.blocks:
@@ -239,12 +244,12 @@ def shard(model: PAC, processes: ProcessGroup, dtype: torch.dtype | None = None)
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward pass that no backward pass follows: part what is still together, as a backward pass would."""
+    """Split gathered weights again after a forward pass that no backward pass follows."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-            # FSDP notes each pass in lists that it empties in a backward pass: in three million updates they would
-            # grow to gigabytes. It has no public way to empty them that torch 2.11 knows.
+            # FSDP notes each pass in lists that only a backward pass empties. In three million updates they would grow
+            # to gigabytes. torch 2.11 has no public way to empty them.
             group = module._get_fsdp_state()._fsdp_param_group
             if group is not None and group._post_forward_indices:
                 group._post_forward_indices.clear()
@@ -252,7 +257,7 @@ def reshard(model: nn.Module) -> None:
 
 
 def whole_model(model: PAC, processes: ProcessGroup) -> PAC:
-    """The model put together on the main process, for it to use alone; every process must ask."""
+    """Return the whole model on the main process. Every process must call this."""
     if processes.size == 1:
         return model
     weights = snapshot(dict(model.state_dict()), processes)
@@ -265,17 +270,17 @@ def whole_model(model: PAC, processes: ProcessGroup) -> PAC:
 
 
 def local_weights(model: nn.Module) -> list[Tensor]:
-    """What this process holds of each parameter."""
+    """Return the part of each parameter that this process holds."""
     return [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """A sharded tensor put together, on every process; an ordinary one as it is."""
+    """Return a sharded tensor as a whole one, on every process. Others are returned unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def snapshot(tensors: dict[str, Tensor], processes: ProcessGroup) -> dict[str, Tensor]:
-    """Copies in memory of whole, unsharded tensors; every process must ask, the main one gets them."""
+    """Return copies of whole tensors in the main process's memory. Every process must call this."""
     copies = {}
     for name, tensor in tensors.items():
         whole = whole_tensor(tensor).detach()
@@ -285,9 +290,9 @@ def snapshot(tensors: dict[str, Tensor], processes: ProcessGroup) -> dict[str, T
 
 
 def start_saving(tensors: dict[str, Tensor], folder: Path, processes: ProcessGroup) -> Callable[[], None]:
-    """Copy the training state to memory, and return what finishes writing it to `folder`, in any thread.
+    """Copy the training state to memory. Return the function that finishes writing it to `folder`, in any thread.
 
-    It returns when every process has written its part, and raises an OSError if one of them could not.
+    The function returns when every process has written its part. It raises an OSError if one could not.
     """
     if processes.size == 1:
         copies = snapshot(tensors, processes)
@@ -306,12 +311,12 @@ def start_saving(tensors: dict[str, Tensor], folder: Path, processes: ProcessGro
 
 
 def load_state(tensors: dict[str, Tensor], folder: Path, processes: ProcessGroup) -> None:
-    """Training state into these tensors, in place; whatever number of processes wrote it."""
+    """Load training state into these tensors, in place. Any number of processes may have written it."""
     alone = processes.size == 1
     reader = HuggingFaceStorageReader(str(folder))
     stored_names = _check_state(tensors, reader, folder)
     found = {stored_names[name]: torch.empty_like(x, device="cpu") if alone else x for name, x in tensors.items()}
-    with warnings.catch_warnings():  # torch notes that there is but one process
+    with warnings.catch_warnings():  # torch warns that there is only one process
         warnings.simplefilter("ignore", UserWarning)
         load(found, storage_reader=reader, process_group=processes.control_group, no_dist=alone)
     with torch.no_grad():
@@ -326,10 +331,9 @@ def _check_state(tensors: dict[str, Tensor], reader: HuggingFaceStorageReader, f
     stored_names = {rename_weight(name): name for name in stored}
     missing = sorted(tensors.keys() - stored_names.keys())
     if missing:
-        raise ValueError(
-            f"{folder}: expected the training state of this model, found none for {missing[:3]}. Resume with the "
-            "recipe and overrides the run was started with."
-        )
+        fix = "Resume with the recipe and overrides that the run began with."
+        found = f"none for {missing[:3]}"
+        raise problem(folder, expected="the training state of this model", found=found, fix=fix)
     for name, tensor in tensors.items():
         content = stored[stored_names[name]]
         assert isinstance(content, TensorStorageMetadata)
@@ -338,7 +342,7 @@ def _check_state(tensors: dict[str, Tensor], reader: HuggingFaceStorageReader, f
 
 
 def load_weights(model: nn.Module, file: Path, processes: ProcessGroup) -> None:
-    """Whole weights into a model that may be sharded."""
+    """Load whole weights into a model that may be sharded."""
     found = read_weights(file)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -346,15 +350,13 @@ def load_weights(model: nn.Module, file: Path, processes: ProcessGroup) -> None:
                 raise ValueError(f"{file}: expected weights {name!r}, found none. The checkpoint is of another model.")
             _check_shape(file, name, tensor.shape, found[name].shape)
             if isinstance(tensor, DTensor):
-                whole = found[name].to(processes.device)  # everybody has read it: nothing need be sent
+                whole = found[name].to(processes.device)  # every process has read it: nothing need be sent
                 tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None))
             else:
                 tensor.copy_(found[name])
 
 
-def _check_shape(where: Path, name: str, wanted: torch.Size, found: torch.Size) -> None:
-    if wanted != found:
-        raise ValueError(
-            f"{where}: expected {name!r} of shape {tuple(wanted)}, found {tuple(found)}. The checkpoint is of another "
-            "model."
-        )
+def _check_shape(where: Path, name: str, expected: torch.Size, found: torch.Size) -> None:
+    if expected != found:
+        text = f"{name!r} of shape {tuple(expected)}"
+        raise problem(where, expected=text, found=tuple(found), fix="The checkpoint is of another model.")

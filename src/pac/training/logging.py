@@ -1,4 +1,4 @@
-"""What a run says while it goes on: a live line, metrics.jsonl, TensorBoard, and W&B where asked for."""
+"""Logs of a run: a live line, metrics.jsonl, TensorBoard, and Weights & Biases if asked for."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,17 +12,20 @@ from rich.table import Column
 from pac.training.run_dir import RunDirectory
 
 SHOWN = {"loss/total": "loss", "loss/imitation": "bc", "loss/improvement": "rl", "loss/critic": "critic"}
-QUIET_SECONDS = 10.0  # between lines where there is no terminal to draw on
+QUIET_SECONDS = 10.0  # between lines if the output is no terminal
 
 
 def make_console(quiet: bool = False) -> Console:
-    """On stderr; a file or a pipe has no width."""
+    """Return a console on stderr. Files and pipes get wide lines."""
     console = Console(stderr=True, quiet=quiet)
     return console if console.is_terminal else Console(stderr=True, width=400, quiet=quiet)
 
 
 class RunLogger:
-    """Use as a context. `waiting()` times the wait for data, `tick` moves the line, `write` records metrics."""
+    """Logger of one run, used as a context manager.
+
+    `waiting` times the wait for data, `tick` moves the live line, `write` records metrics.
+    """
 
     def __init__(
         self,
@@ -37,12 +40,12 @@ class RunLogger:
     ) -> None:
         self.directory, self.console, self.main, self.wandb = directory, console, main, wandb
         self.steps, self.first_step, self.step = steps, first_step, first_step
-        self.last = dict(last or {})  # the newest value of each metric, those before a resume too
-        self._waited, self._paused, self._began, self._spoke = 0.0, 0.0, time.perf_counter(), 0.0
+        self.last = dict(last or {})  # the newest value of each metric, also from before a resume
+        self._waited, self._paused, self._began, self._printed = 0.0, 0.0, time.perf_counter(), 0.0
         self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
 
     def __enter__(self) -> "RunLogger":
-        columns = (  # on a narrow terminal the note alone takes a second line
+        columns = (  # on a narrow terminal only the note takes a second line
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(20, table_column=Column(no_wrap=True)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -57,7 +60,7 @@ class RunLogger:
             from torch.utils.tensorboard import SummaryWriter
 
             folder = str(self.directory.path / "tensorboard")
-            # What was logged after the checkpoint that we go on from is logged again: readers forget the first time.
+            # A resume logs again what was logged after its checkpoint. Readers drop the first values.
             self._board = SummaryWriter(folder, purge_step=self.first_step + 1)
         self._remote = self._open_wandb() if self.main and self.wandb else None
         self._began = time.perf_counter()
@@ -72,23 +75,21 @@ class RunLogger:
             self._remote.finish()
 
     def _open_wandb(self) -> Any:
-        try:
-            import wandb  # type: ignore[import-not-found,unused-ignore]
-        except ImportError as error:
-            raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb.") from error
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
         folder = self.directory.path
-        given = {"project": self.wandb, "dir": str(folder), "name": folder.name, "id": self.directory.wandb_id()}
+        options = {"project": self.wandb, "dir": str(folder), "name": folder.name, "id": self.directory.wandb_id()}
         try:
-            return wandb.init(**given, resume="allow")
+            return wandb.init(**options, resume="allow")
         except Exception as error:
             raise ValueError(
-                f"machine.wandb: expected Weights & Biases to take a run, found {type(error).__name__}: {error}. Log "
+                f"machine.wandb: expected Weights & Biases to start a run, found {type(error).__name__}: {error}. Log "
                 "in with `wandb login`, set WANDB_MODE=offline, or leave it out, and continue with --resume."
             ) from error
 
     @contextmanager
     def waiting(self, busy: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Waiting for data, unless the device is `busy` even after it: a host that is ahead waits for the device."""
+        """Time the wait for data. It does not count if the device is still `busy` with the last update."""
         start = time.perf_counter()
         yield
         if not busy():
@@ -96,7 +97,7 @@ class RunLogger:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is not training, such as trials: no update is slower for it."""
+        """Leave out time that is not training, such as evaluation, from the speed of updates."""
         start = time.perf_counter()
         try:
             yield
@@ -113,7 +114,7 @@ class RunLogger:
         self._progress.update(self._bar, completed=step)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
-        """Record metrics of a step. Timings carry the prefix time/: they alone differ between equal runs."""
+        """Record metrics of a step. Only timings, with the prefix time/, differ between equal runs."""
         now = time.perf_counter()
         before, then, waited = self._interval
         seconds = max(now - then, 1e-9)
@@ -132,19 +133,19 @@ class RunLogger:
             self._board.add_scalar(name, value, step)
         if self._remote is not None:
             self._remote.log(metrics, step=step)
-        self._say(step, metrics, now)
+        self._print(step, metrics, now)
 
-    def _say(self, step: int, metrics: dict[str, float], now: float) -> None:
+    def _print(self, step: int, metrics: dict[str, float], now: float) -> None:
         parts = [f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics]
         speed = metrics.get("time/updates_per_second", 0.0)
         if speed:
             parts.append(f"{speed:.1f}/s data {metrics['time/data_wait']:.0%}")
-        tried = {name.removeprefix("evaluation/"): x for name, x in metrics.items() if name.startswith("evaluation/")}
-        parts += [f"{name} {value:.3g}" for name, value in tried.items()]
+        results = {name.removeprefix("evaluation/"): x for name, x in metrics.items() if name.startswith("evaluation/")}
+        parts += [f"{name} {value:.3g}" for name, value in results.items()]
         note = " ".join(parts)
         self._progress.update(self._bar, note=note)
-        if not self.console.is_terminal and (now - self._spoke > QUIET_SECONDS or step == self.steps or tried):
-            self._spoke = now
+        if not self.console.is_terminal and (now - self._printed > QUIET_SECONDS or step == self.steps or results):
+            self._printed = now
             left = f" ETA {(self.steps - step) / speed:.0f}s" if speed else ""
             self.console.print(f"step {step:,}/{self.steps:,} {note}{left}", highlight=False, soft_wrap=True)
 

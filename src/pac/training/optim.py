@@ -1,4 +1,4 @@
-"""Optimisation: AdamW with its state made up front, the learning rate of a step, the target network's copies."""
+"""Optimisation: AdamW, the learning rate of each step, and copies to the target network."""
 
 import math
 
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 from pac.config import OptimiserConfig
 from pac.training.distributed import local_weights
 
-# The paper's first and highest learning rate by size; small models of ours take what the studies in docs/log.md used.
+# First and highest learning rate of the paper's sizes, and of our smaller sizes (docs/log).
 RATES = {"XXS": (1e-6, 1e-4), "XS": (1e-6, 1e-4), "S": (1e-7, 5e-5), "M": (1e-7, 3e-5), "L": (1e-7, 3e-5)}
 SMALL_RATES = (1e-6, 5e-4)
 PAPER_WARMUP, PAPER_TARGET_PERIOD = 15_000, 100
-STATE = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, for each parameter
+STATE = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per parameter
 
 
 def make_optimizer(model: nn.Module, config: OptimiserConfig) -> torch.optim.AdamW:
-    """AdamW; weight decay shrinks matrices, not biases, norms or single vectors.
+    """Return AdamW with weight decay on matrices only, not on biases, norms or single vectors.
 
-    The learning rate is a tensor, so that a captured update follows it. State exists from the start: saving and
+    On a GPU the learning rate is a tensor that captured updates read. The state exists from the start: saving and
     loading are the same before and after the first step, sharded or not.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -43,7 +43,7 @@ def make_optimizer(model: nn.Module, config: OptimiserConfig) -> torch.optim.Ada
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """The optimiser's state by name: "exp_avg.<parameter>" and so on; the tensors themselves, not copies."""
+    """Return the optimiser's state by name, such as "exp_avg.<parameter>". The tensors are no copies."""
     named = ((name, p) for name, p in model.named_parameters() if p in optimizer.state)
     return {f"{kind}.{name}": optimizer.state[p][kind] for name, p in named for kind in STATE}
 
@@ -61,7 +61,7 @@ def warmup_steps(steps: int) -> int:
 
 
 def learning_rate(config: OptimiserConfig, size: str, *, step: int, steps: int, warmup: int) -> float:
-    """Linear warm-up to the peak, then a cosine down to `final_share` of it at the end (or the peak all along)."""
+    """Return the rate of a step: a linear warm-up, then a cosine down to `final_share` of the peak, or the peak."""
     initial, peak = RATES.get(size, SMALL_RATES)
     peak = config.peak_rate or peak
     initial = min(initial if config.initial_rate is None else config.initial_rate, peak)
@@ -74,8 +74,9 @@ def learning_rate(config: OptimiserConfig, size: str, *, step: int, steps: int, 
 
 
 def target_period(config: OptimiserConfig, steps: int) -> int:
-    """Each copy to the target network is one Bellman backup: a short run must not wait as long for it as the paper's
-    three million updates do (docs/log.md).
+    """Return the updates between copies to the target network.
+
+    Each copy is one Bellman backup. A short run needs it more often than the paper's three million updates (docs/log).
     """
     return config.target_period or min(PAPER_TARGET_PERIOD, max(10, steps // 200))
 

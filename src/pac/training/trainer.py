@@ -1,8 +1,7 @@
-"""Training: a recipe -> a run directory with a policy and a critic in it.
+"""Training: from a recipe to a run directory with a policy and a critic.
 
-`Trainer` builds everything from a `RunConfig` and checks what can be checked; `Run.train` is the loop: sample, update,
-copy the target, log, evaluate, save. A batch and its noise follow from (seed, step), so resuming is loading weights
-and optimiser and going on.
+`Trainer` builds everything from a `RunConfig` and checks it. `Trainer.train` is the loop: sample, update, copy the
+target, log, evaluate, save. A batch and its noise follow from (seed, step), so a resume loads the state and continues.
 """
 
 import copy
@@ -61,7 +60,7 @@ class Evaluator(Protocol):
 
 
 class Trainer:
-    """A run, ready to train: data, model, optimiser, and the directory it lives in."""
+    """A run that is ready to train: data, model, optimiser, and its directory."""
 
     def __init__(
         self,
@@ -70,26 +69,27 @@ class Trainer:
         processes: ProcessGroup | None = None,
         *,
         evaluator: Evaluator | None = None,  # needed if the recipe has evaluation tasks
-        reuse: "Trainer | None" = None,  # an ended run: its model, optimiser and captured update may be reused
+        reuse: "Trainer | None" = None,  # an ended run, whose model, optimiser and captured update may be reused
     ) -> None:
         self.config, self.evaluator = config, evaluator
         self.processes = processes or ProcessGroup(device=choose_device(config.machine.device))
         self.console = make_console(quiet=not self.processes.is_main)
+        self.directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
         self.plan = mixtures.plan(config.mixture)
         opened = open_data(config, self.processes)
-        self.directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
         self.model_config = fit_model(config, opened)
-        self.sampler, self.objective = make_sampler(config, self.processes, opened, self.model_config), config.objective
+        self.sampler = make_sampler(config, self.processes, opened, self.model_config)
+        self.objective = config.objective
         self.metadata = PolicyMetadata.of(self.sampler)
         self.size = size_name(self.model_config)
         self.update_flops = mean_flops(self.plan, self.model_config, self.objective.num_samples)
         self.steps = self._duration(config.length)
-        self.warmup = (
-            optim.warmup_steps(self.steps)
-            if config.optimiser.warmup == "auto"
-            else self._duration(config.optimiser.warmup)
-        )
+        warmup, keep_every = config.optimiser.warmup, config.checkpoint.keep_every
+        self.warmup = optim.warmup_steps(self.steps) if warmup == "auto" else self._duration(warmup)
         self.target_period = optim.target_period(config.optimiser, self.steps)
+        self.save_every = self._duration(config.checkpoint.every)
+        self.keep_every = None if keep_every is None else self._duration(keep_every)
+        self.keep = keep_rule(config.checkpoint.keep_last, self.keep_every)
         self.check()
         if reuse is not None and self._fits(reuse):
             self.state, self.update = self._take_over(reuse)
@@ -97,11 +97,11 @@ class Trainer:
             self.state = self._make_state()
             self.update = self._make_update()
         self.interrupted: int | None = None
-        self.saved, self.evaluated = -1, -1  # the last step of each
-        self.seconds_before, self.refused_before = 0.0, 0  # a resume: what went on before it
+        self.saved, self.evaluated = -1, -1  # steps of the last checkpoint and the last evaluation
+        self.seconds_before, self.refused_before = 0.0, 0  # before a resume
         self.logs: RunLogger | None = None
         self._finish: Callable[[], None] = self.directory.wait  # waits for the checkpoint under way
-        self._updated = torch.cuda.Event() if self.processes.device.type == "cuda" else None  # the last update's end
+        self._updated = torch.cuda.Event() if self.processes.device.type == "cuda" else None  # end of the last update
 
     # ------------------------------------------------------------------------------------------------------ building
 
@@ -115,10 +115,9 @@ class Trainer:
     def _make_model(self) -> PAC:
         torch.manual_seed(self.config.seed)
         model = PAC(self.model_config).to(self.processes.device)
-        if self.config.start is not None:
-            fresh = load_weights(model, self.config.start, new_heads=True)
-            if fresh:
-                self.console.print(f"{self.config.start} has no {' or '.join(fresh)} head: it starts afresh.")
+        start = self.config.start
+        if start is not None and (fresh := load_weights(model, start, new_heads=True)):
+            self.console.print(f"{start} has no {' or '.join(fresh)} head: it starts afresh.")
         return model
 
     def _make_update(self) -> TrainStep:
@@ -136,17 +135,17 @@ class Trainer:
         )
 
     def _fits(self, other: "Trainer") -> bool:
-        """Whether another run's update does what this one's would, whatever the data and the seed."""
+        """Return whether the update of another run computes the same, apart from data and seed."""
 
-        def shape(run: "Trainer") -> tuple[Any, ...]:
-            config = run.config
-            rest = (config.machine, config.optimiser, config.proprio_noise, config.mixture.window)
-            return (run.model_config, run.objective, config.mixture.batch_size, run.processes, *rest)
+        def settings(run: "Trainer") -> tuple[Any, ...]:
+            config, mixture = run.config, run.config.mixture
+            sizes = (run.model_config, mixture.batch_size, mixture.window, run.processes)
+            return (*sizes, run.objective, config.machine, config.optimiser, config.proprio_noise)
 
-        return self.processes.size == 1 and self.config.start is not None and shape(self) == shape(other)
+        return self.processes.size == 1 and self.config.start is not None and settings(self) == settings(other)
 
     def _take_over(self, other: "Trainer") -> tuple[TrainState, TrainStep]:
-        """The other's tensors and captured update, begun anew; in place, as a captured update knows where they are."""
+        """Return the state and update of another run, reset in place. A captured update reads the same memory."""
         state, update = other.state, other.update
         optim.copy_weights(self._make_model(), state.model)
         optim.copy_weights(state.model, state.target)
@@ -157,21 +156,21 @@ class Trainer:
         return state, update
 
     def check(self) -> None:
-        """Raise on what would otherwise show hours later."""
-        settings, machine = self.config.evaluation, self.config.machine
+        """Raise an error that would otherwise come hours later."""
+        machine = self.config.machine
         if machine.wandb is not None and importlib.util.find_spec("wandb") is None:
             raise ValueError("machine.wandb: expected the wandb package, found none. pip install wandb, or unset it.")
-        every, good = self._checkpoint_steps()
-        if good is not None and good % every:
+        if self.keep_every is not None and self.keep_every % self.save_every:
             raise ValueError(
-                f"checkpoint.keep_every: expected a multiple of checkpoint.every, {every:,} steps, found {good:,}."
+                f"checkpoint.keep_every: expected a multiple of checkpoint.every, {self.save_every:,} steps, found "
+                f"{self.keep_every:,}."
             )
         if machine.accumulate > (part := self.config.mixture.batch_size // self.processes.size):
             raise ValueError(
-                f"machine.accumulate: expected at most {part}, a process's part of mixture.batch_size "
+                f"machine.accumulate: expected at most {part}, the part of one process in mixture.batch_size "
                 f"{self.config.mixture.batch_size}, found {machine.accumulate}."
             )
-        if settings.tasks:
+        if self.config.evaluation.tasks:
             self._check_evaluation()
 
     def _check_evaluation(self) -> None:
@@ -187,14 +186,14 @@ class Trainer:
             embodiment = self.metadata.embodiment(spec)
             if embodiment.goal_cameras and spec.instruction not in self.goals:
                 raise ValueError(
-                    f"evaluation.tasks: expected goal images of {spec.name!r} in the data, since the policy saw some of "
-                    f"{embodiment.name!r} in training, found neither stored ones nor a success. Leave the task out and "
-                    "evaluate the checkpoint with `pac evaluate --goals DATASET`."
+                    f"evaluation.tasks: expected goal images of {spec.name!r} in the data, since training showed some "
+                    f"of {embodiment.name!r}, found neither stored ones nor a success. Leave the task out and evaluate "
+                    "the checkpoint with `pac evaluate --goals DATASET`."
                 )
 
     @functools.cached_property
     def goals(self) -> GoalImages:
-        """What the policy is shown in trials, where it saw goals in training: those of its own data."""
+        """Goal images that the policy sees in evaluation, from its own data. Empty if it saw none in training."""
         found: GoalImages = {}
         for source, embodiment in zip(self.sampler.sources, self.metadata.embodiments, strict=True):
             if embodiment.goal_cameras:
@@ -206,7 +205,7 @@ class Trainer:
         return parse_duration(text, epoch_steps=self.plan.epoch_steps, update_flops=self.update_flops)
 
     def describe(self) -> dict[str, Any]:
-        """Everything resolved: what config.json holds."""
+        """Return all settings after resolution, for config.json."""
         return {
             "config": self.config.as_json(),
             "model": dataclasses.asdict(self.model_config),
@@ -225,12 +224,11 @@ class Trainer:
         }
 
     def check_disk(self) -> None:
-        """Raise if the checkpoints do not fit: those that are kept, and one more while it is written."""
+        """Raise if the disk has no room for the kept checkpoints and one more that is being written."""
         size = 16 * count_parameters(self.state.target)  # model, target, two moments, in float32
-        every, good = self._checkpoint_steps()
-        saves = range(every, self.steps + every, every)  # but that the last is at the end
+        saves = range(self.save_every, self.steps + self.save_every, self.save_every)  # the last one is at the end
         newest = saves[-self.config.checkpoint.keep_last :]
-        count = len(newest) + ((newest[0] - 1) // good if good else 0) + 1
+        count = len(newest) + ((newest[0] - 1) // self.keep_every if self.keep_every else 0) + 1
         missing = max(1, count - self.directory.num_checkpoints())
         free = shutil.disk_usage(self.directory.path).free + self.directory.bytes_aside()
         if free < missing * size:
@@ -244,16 +242,13 @@ class Trainer:
     def save(self) -> None:
         """Copy the state to memory and write it in the background."""
         step, directory = self.state.step, self.directory
-        self._finish()  # at most one is under way
+        self._finish()  # at most one checkpoint is under way
         if self.saved == step:
             return
         folder = self.processes.on_main(lambda: directory.prepare(step))
-        tensors = self.state.tensors()
-        weights = distributed.snapshot(tensors.pop("model"), self.processes)
-        training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
-        finish = distributed.start_saving(training, folder / "training_state", self.processes)
-        progress = self._progress()
-        resolved = self.describe()
+        weights = distributed.snapshot(self.state.tensors()["model"], self.processes)
+        finish = distributed.start_saving(self._training_tensors(), folder / "training_state", self.processes)
+        progress, resolved = self._progress(), self.describe()
 
         def write() -> None:
             pretrained = folder / "pretrained_model"
@@ -265,22 +260,19 @@ class Trainer:
             (folder / "training_state" / "training_step.json").write_text(json.dumps(progress) + "\n")
 
         if self.processes.is_main:
-            directory.commit(step, write, keep=self._kept())
+            directory.commit(step, write, keep=self.keep)
             self._finish = directory.wait
         else:
             self._finish = finish
         self.saved = step
 
-    def _kept(self) -> Callable[[list[int]], set[int]]:
-        return keep_rule(self.config.checkpoint.keep_last, self._checkpoint_steps()[1])
-
-    def _checkpoint_steps(self) -> tuple[int, int | None]:
-        """How often one is saved, and how often one is kept for good."""
-        config = self.config.checkpoint
-        return self._duration(config.every), None if config.keep_every is None else self._duration(config.keep_every)
+    def _training_tensors(self) -> dict[str, Tensor]:
+        """Return target network and optimiser state, named as in a checkpoint."""
+        parts = {part: group for part, group in self.state.tensors().items() if part != "model"}
+        return {f"{part}.{name}": x for part, group in parts.items() for name, x in group.items()}
 
     def _progress(self) -> dict[str, Any]:
-        """What is not a tensor of the model's size: where the run is, and metrics that are not written yet."""
+        """Return the small part of the training state: steps, times, and metrics that are not written yet."""
         return {
             "step": self.state.step,
             "evaluated": self.evaluated,
@@ -291,12 +283,12 @@ class Trainer:
         }
 
     def finish(self) -> None:
-        """Wait until the checkpoint under way, if any, is on disk under its name; all processes do."""
+        """Wait until the checkpoint under way, if any, is on disk under its name. All processes must call this."""
         self._finish()
         self.processes.barrier()
 
     def resume(self) -> bool:
-        """Load the newest whole checkpoint; False if there is none yet."""
+        """Load the newest undamaged checkpoint. Return False if there is none."""
         folder = self.processes.on_main(
             lambda: self.directory.newest(lambda text: self.console.print(f"[bold red]{text}"))
         )
@@ -309,7 +301,7 @@ class Trainer:
         if progress["seed"] != self.config.seed:
             raise ValueError(
                 f"{folder}: expected a checkpoint of seed {self.config.seed}, found one of seed {progress['seed']}. "
-                "Resume with the recipe and overrides the run was started with."
+                "Resume with the recipe and overrides that the run began with."
             )
         self._load(folder)
         self.state.step = self.saved = int(progress["step"])
@@ -318,34 +310,29 @@ class Trainer:
         self.refused_before = int(self.update.refused)
         if self.processes.is_main:
             self.directory.cut_metrics(int(progress["metrics_size"]))
-            self.directory.prune(self._kept())
+            self.directory.prune(self.keep)
         return True
 
     def continue_from(self, folder: Path) -> None:
-        """Go on from another run's checkpoint: weights, target, optimiser and step; metrics and data are our own. Steps
-        count on from there, and the length from there too.
-        """
+        """Load weights, target, optimiser and step of another run's checkpoint. The length counts from that step."""
         self._load(folder)
         self.state.step = int(json.loads((folder / "training_state" / "training_step.json").read_text())["step"])
         self.steps += self.state.step
 
     def _load(self, folder: Path) -> None:
-        tensors = self.state.tensors()
-        tensors.pop("model")
         distributed.load_weights(self.state.model, folder / "pretrained_model" / WEIGHTS, self.processes)
-        training = {f"{part}.{name}": x for part, group in tensors.items() for name, x in group.items()}
-        distributed.load_state(training, folder / "training_state", self.processes)
+        distributed.load_state(self._training_tensors(), folder / "training_state", self.processes)
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> None:
-        """From the state's step to the end, or to a signal."""
-        state, save_every = self.state, self._duration(self.config.checkpoint.every)
-        logs = self.logs = self._make_logs()
+        """Train from the state's step to the end, or to a signal."""
+        state, logs = self.state, self._make_logs()
+        self.logs = logs
         if self.processes.is_main:
             (self.directory.path / SUMMARY).unlink(missing_ok=True)  # of a shorter run that is made longer
-        with logs, _Handlers(self):
-            going = self._evaluate(logs)  # a signal may have come in the midst of it
+        with logs, _SignalHandlers(self):
+            going = self._evaluate(logs)  # a signal may have ended the last one
             signals, batches = distributed.Signals(self.processes), self.batches()
             while going and state.step < self.steps and not signals.ask(self.interrupted or 0):
                 if state.step % self.target_period == 0:
@@ -357,8 +344,8 @@ class Trainer:
                     self._updated.record()
                 logs.tick(state.step)
                 self._log(logs)
-                if state.step % save_every == 0 or state.step == self.steps:
-                    self.save()  # before trials, which take long
+                if state.step % self.save_every == 0 or state.step == self.steps:
+                    self.save()  # before the evaluation, which takes long
                 going = self._evaluate(logs)
             batches.close()
             self.interrupted = signals.settle(self.interrupted or 0) or None
@@ -369,10 +356,11 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Return whether there is nothing left to do."""
         return self.state.step >= self.steps and (self.directory.path / SUMMARY).exists()
 
     def _make_logs(self) -> RunLogger:
+        rows = read_metrics(self.directory.path)
         return RunLogger(
             self.directory,
             self.console,
@@ -380,11 +368,11 @@ class Trainer:
             first_step=self.state.step,
             main=self.processes.is_main,
             wandb=self.config.machine.wandb,
-            last=_joined(read_metrics(self.directory.path)),
+            last={name: value for row in rows for name, value in row.items() if name != "step"},
         )
 
     def _busy(self) -> bool:
-        """Whether the device still works on the last update; what has not begun is not at work."""
+        """Return whether the device still works on the last update."""
         return self._updated is not None and not self._updated.query()
 
     def batches(self) -> Generator[Batch]:
@@ -407,7 +395,7 @@ class Trainer:
         )
 
     def _log(self, logs: RunLogger) -> None:
-        """At log steps. A refused update is noticed then; on a CPU, where looking costs nothing, at once."""
+        """Write metrics at log steps. Stop after a refused update: on a GPU at a log step, on a CPU at once."""
         step, machine = self.state.step, self.config.machine
         due = step % machine.log_every == 0 or step == self.steps
         if not due and self.processes.device.type != "cpu":
@@ -424,7 +412,7 @@ class Trainer:
             raise NonFiniteError(describe_nonfinite(self.sampler, self.state, self.objective, step, self.processes))
 
     def _evaluate(self, logs: RunLogger) -> bool:
-        """Trials where they are due and were not made yet; False if a signal broke them off: a resume makes them."""
+        """Evaluate if it is due and not done yet. Return False if a signal ended it: a resume does it again."""
         config, step, evaluator = self.config.evaluation, self.state.step, self.evaluator
         every = self._duration(config.every) if config.every else self.steps
         due = step > 0 and (step % every == 0 or step == self.steps) and self.evaluated != step
@@ -438,16 +426,16 @@ class Trainer:
                     lambda: evaluator(policy, config, progress=logs.show_evaluation, should_stop=stop)
                 )
         except Exception:
-            self.save()  # trials that fail lose no updates
+            self.save()  # an evaluation that fails loses no updates
             self.finish()
             raise
         if found is not None:
             logs.write(step, found)
-            self.evaluated, self.saved = step, -1  # a checkpoint of this step, if any, does not know of it
+            self.evaluated, self.saved = step, -1  # a checkpoint of this step, if any, lacks the evaluation
         return found is not None
 
     def policy(self, **options: Any) -> Policy:
-        """The policy as it is now; of several processes all must ask, and the main one may use it."""
+        """Return the policy as it is now. All processes must call this; the main one may use the policy."""
         model = distributed.whole_model(self.state.model, self.processes)
         usual = {"sampling": self.config.evaluation.sampling, "goals": self.goals or None}
         return Policy(model, self.metadata, **(usual | options))
@@ -470,9 +458,11 @@ class Trainer:
         }
 
 
-class _Handlers:
-    """SIGTERM and Ctrl-C end the loop after the update under way; a Ctrl-C after either ends it at once. Not a second
-    SIGTERM: a scheduler that tells every process, and torchrun, which passes its own on, would send two.
+class _SignalHandlers:
+    """Handlers that let SIGTERM and Ctrl-C end the loop after the update under way.
+
+    A Ctrl-C after either ends it at once. A second SIGTERM does not: a scheduler that signals every process, and
+    torchrun, which forwards its own, send two.
     """
 
     def __init__(self, run: Trainer) -> None:
@@ -481,7 +471,7 @@ class _Handlers:
     def __enter__(self) -> None:
         try:
             self.before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: whoever started us decides
+        except ValueError:  # outside the main thread the caller handles signals
             self.before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -492,8 +482,3 @@ class _Handlers:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-
-
-def _joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last value of each metric."""
-    return {name: value for row in rows for name, value in row.items() if name != "step"}
