@@ -330,7 +330,7 @@ def updates(run: Trainer, batches: Sequence[Batch]) -> Callable[[], None]:
     ring = itertools.cycle(batches)
 
     def call() -> None:
-        run.update(next(ring), run.controls(run.state.step))
+        run.update(next(ring), run.schedule_values(run.state.step))
 
     return call
 
@@ -430,7 +430,7 @@ def measure_ours(bench: Bench, case: Case, machine: Row, kinds: Sequence[str]) -
         if run.state.step == 0:
             for _ in range(FIRST):
                 call()
-            row = {"first loss": run.update.tally.read()["loss/total"]}
+            row = {"first loss": run.update.metrics.read()["loss/total"]}
         started = time.perf_counter() - start
         ms = milliseconds(call, bench.device, seconds=bench.seconds)
         row = {"kind": kind} | speed(bench, run, ms) | memory.row() | row | {"start s": started}
@@ -499,7 +499,7 @@ def fed(run: Trainer, kind: Literal["stream", "gpu"], fixed: float, *, seconds: 
         start = time.perf_counter()
         batch = next(batches)
         waited.append(time.perf_counter() - start)
-        run.update(batch, run.controls(run.state.step))
+        run.update(batch, run.schedule_values(run.state.step))
 
     try:
         for _ in range(WARM_UP + 5):
@@ -641,9 +641,9 @@ def check_capture(bench: Bench, case: Case) -> None:
             before = weights(run)
             full = take(run, 2 * (WARM_UP + 5))
             for i, batch in enumerate(full):
-                controls = replace(run.controls(run.state.step), learning_rate=1e-4 * (1 + i % 3))
+                controls = replace(run.schedule_values(run.state.step), learning_rate=1e-4 * (1 + i % 3))
                 run.update(batch[: len(batch.mask) // 2] if i % 2 else batch, controls)  # of two shapes
-            after, value = weights(run), run.update.tally.read()["loss/total"]
+            after, value = weights(run), run.update.metrics.read()["loss/total"]
             if kind == "eager":
                 expected = before, after, value
             elif expected is not None:
@@ -667,11 +667,11 @@ def check_refusal(bench: Bench, run: Trainer, kind: str, batch: Batch) -> None:
     step, before = run.state.step, weights(run)
     moments = [x.clone() for x in run.state.tensors()["optimizer_state"].values()]
     reward = batch.reward.masked_fill(batch.mask, float("nan"))
-    run.update(replace(batch, reward=reward), run.controls(step))
+    run.update(replace(batch, reward=reward), run.schedule_values(step))
     kept = all(map(torch.equal, moments, run.state.tensors()["optimizer_state"].values()))
     same = torch.equal(weights(run), before) and kept
     noted = int(run.update.refused) == 1 and int(run.update.first_refused) == step
-    run.update(batch, replace(run.controls(step), learning_rate=1e-4))
+    run.update(batch, replace(run.schedule_values(step), learning_rate=1e-4))
     went_on = int(run.update.refused) == 1 and not torch.equal(weights(run), before)
     finite = bool(weights(run).isfinite().all())
     facts = {"weights and moments kept": same, "noted": noted, "went on": went_on, "finite": finite}

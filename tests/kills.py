@@ -23,13 +23,13 @@ from pac.types import Batch
 def note_batches(file: Path) -> None:
     update = TrainStep.__call__
 
-    def noting(self: TrainStep, batch: Batch, controls: Any) -> None:
+    def noting(self: TrainStep, batch: Batch, schedule: Any) -> None:
         total = 0
         for tensor in batch.tensors():
             total = zlib.crc32(tensor.contiguous().numpy().tobytes(), total)
         with file.open("a") as notes:
             notes.write(f"{self.state.step} {total}\n")
-        update(self, batch, controls)
+        update(self, batch, schedule)
 
     TrainStep.__call__ = noting  # type: ignore[method-assign]
 

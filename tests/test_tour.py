@@ -64,7 +64,7 @@ def test_nine_tenths_of_the_calls_are_in_the_tour(method: str, tmp_path: Path) -
     query = Query(task=task, observation={"observation.state": np.zeros(3, np.float32)}, seed=0, step=0)
 
     def work() -> None:
-        run.update(run.sampler.batch(run.state.step), run.controls(run.state.step))
+        run.update(run.sampler.batch(run.state.step), run.schedule_values(run.state.step))
         policy.act([query])
 
     work()  # what is prepared once does not count

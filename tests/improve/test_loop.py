@@ -175,7 +175,7 @@ def test_cloning_turns_into_rl_over_rounds(tmp_path: Path, monkeypatch: pytest.M
     train = Trainer.train
 
     def noting(self: Trainer) -> None:
-        seen.append(self.controls(self.state.step).imitation_weight)
+        seen.append(self.schedule_values(self.state.step).imitation_weight)
         train(self)
 
     monkeypatch.setattr(Trainer, "train", noting)
@@ -328,7 +328,9 @@ def test_a_signal_ends_it_cleanly(
 
     with monkeypatch.context() as patched:
         if where == "train":
-            patched.setattr(Trainer, "controls", signalling(Trainer.controls, lambda run: run.state.step == 9))
+            patched.setattr(
+                Trainer, "schedule_values", signalling(Trainer.schedule_values, lambda run: run.state.step == 9)
+            )
         else:
             checkpoint = "000006" if where == "collect" else "000012"
             patched.setattr(

@@ -239,10 +239,10 @@ def test_resuming_nothing_is_refused_on_all(recipe: Path, tmp_path: Path) -> Non
 BREAK = """
 from pac.training.step import TrainStep
 call = TrainStep.__call__
-def broken(self, tensors, controls):
+def broken(self, batch, schedule):
     if self.processes.rank == 1 and self.state.step == 5:
         raise {error}("broken on purpose")
-    call(self, tensors, controls)
+    call(self, batch, schedule)
 TrainStep.__call__ = broken
 """
 

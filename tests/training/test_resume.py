@@ -80,15 +80,15 @@ def test_a_resume_between_log_steps(tmp_path: Path, method: str) -> None:
 
 def stop_at(run: Trainer, step: int, number: int = signal.SIGTERM) -> None:
     """Send a signal to ourselves once a step begins."""
-    controls, sent = run.controls, list[int]()
+    schedule_values, sent = run.schedule_values, list[int]()
 
     def signalling(at: int) -> Any:
         if at == step - 1 and not sent:
             sent.append(at)
             os.kill(os.getpid(), number)
-        return controls(at)
+        return schedule_values(at)
 
-    run.controls = signalling  # type: ignore[method-assign]
+    run.schedule_values = signalling  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -23,6 +23,6 @@ def test_shapes_past_the_compilers_limit_run_eagerly(tmp_path: Path) -> None:
     run.update.loss = compiled
     batch = next(run.batches())
     for rows in (*range(1, most + 1), 2, most):
-        run.update(batch[:rows], run.controls(run.state.step))
+        run.update(batch[:rows], run.schedule_values(run.state.step))
     assert seen == [*range(1, MOST_COMPILED + 1), 2], "the first shapes are compiled, and stay so"
     assert (int(run.update.refused), run.state.step) == (0, most + 2)

@@ -76,9 +76,9 @@ def test_a_refused_update_changes_nothing(data: Path, tmp_path: Path, monkeypatc
     run = start(config(data, machine={"on_nonfinite": "skip"}), tmp_path / "run")
     batches = run.batches()
     for _ in range(2):
-        run.update(next(batches), run.controls(run.state.step))
+        run.update(next(batches), run.schedule_values(run.state.step))
     before = tensors(run)
-    run.update(next(batches), run.controls(2))
+    run.update(next(batches), run.schedule_values(2))
     assert_same(tensors(run), before)
     assert (int(run.update.refused), int(run.update.first_refused), run.state.step) == (1, 2, 3)
 
@@ -172,16 +172,16 @@ def test_the_target_is_copied_each_period(data: Path, tmp_path: Path) -> None:
     copy_target = run.update.copy_target
     run.update.copy_target = lambda: (copies.append(run.state.step), copy_target())[1]  # type: ignore[method-assign]
     target = run.state.target.latents.detach().clone()
-    controls = run.controls
+    schedule_values = run.schedule_values
 
     def watch(step: int) -> Any:
         nonlocal target
         if not torch.equal(target, run.state.target.latents):
             moved.append(step)
             target = run.state.target.latents.detach().clone()
-        return controls(step)
+        return schedule_values(step)
 
-    run.controls = watch  # type: ignore[method-assign]
+    run.schedule_values = watch  # type: ignore[method-assign]
     run.train()
     batches.close()
     assert copies == [0, 5, 10]

@@ -1,4 +1,4 @@
-"""Which data an update was refused for: the loss or the gradient of its batch was not finite."""
+"""The data of a refused update, whose loss or gradient was not finite."""
 
 import torch
 from jaxtyping import Bool
@@ -21,8 +21,8 @@ class NonFiniteError(ValueError):
 def describe_nonfinite(
     sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int, processes: ProcessGroup
 ) -> str:
-    """What to tell the user about a step's batch: dataset and episode of the samples that are to blame."""
-    draws, wrong = sampler.draw(step), wrong_rows(sampler, state, objective, step, processes)
+    """Return an error text that names dataset and episode of the windows at fault."""
+    draws, wrong = sampler.draw(step), nonfinite_rows(sampler, state, objective, step, processes)
     lines = []
     for i in wrong.nonzero()[:MOST_NAMED, 0].tolist():
         source = sampler.sources[draws.dataset[i]]
@@ -40,20 +40,20 @@ def describe_nonfinite(
     )
 
 
-def wrong_rows(
+def nonfinite_rows(
     sampler: Sampler, state: TrainState, objective: ObjectiveConfig, step: int, processes: ProcessGroup
 ) -> Bool[Tensor, " batch"]:
-    """True for windows with an action, reward or loss that is not finite. Losses take all processes, so they are asked
-    for only where the data of every one is sound.
+    """Return which windows have a non-finite action, reward or loss.
+
+    A loss needs all processes. So losses are computed only if the data of every process is finite.
     """
     device = next(state.model.parameters()).device
     batch = sampler.batch(step).to(device)
-    sound = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
-    wrong = (~sound & batch.mask).any(1)
+    finite = (batch.action.isfinite() | ~batch.action_mask).all(-1) & batch.reward.isfinite()
+    wrong = (~finite & batch.mask).any(1)
     if not any(processes.collect(bool(wrong.any()))):
-        given = StepOverrides(
-            temperature=torch.ones((), device=device)
-        )  # one that follows the batch would spoil all rows
+        # A temperature that is computed from the batch would make all rows non-finite.
+        given = StepOverrides(temperature=torch.ones((), device=device))
         with torch.no_grad():
             values = loss(state.model, state.target, batch, objective, None, given)[0]
         wrong = ~values.view(len(wrong), -1).isfinite().all(1)

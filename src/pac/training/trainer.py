@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from pac.config import EvaluationConfig, interpolate, parse_duration
 from pac.data import mixture as mixtures
@@ -34,7 +35,7 @@ from pac.training.logging import RunLogger, make_console
 from pac.training.nonfinite import NonFiniteError, describe_nonfinite
 from pac.training.run_dir import SUMMARY, RunDirectory, keep_rule, read_metrics
 from pac.training.setup import choose_device, fit_model, make_sampler, mean_flops, open_data, size_name, versions
-from pac.training.step import ScheduleValues, TrainState, TrainStep, compute_dtype
+from pac.training.step import SCHEDULED, ScheduleValues, TrainState, TrainStep, compute_dtype
 from pac.types import Batch, TaskSpec
 
 
@@ -95,7 +96,7 @@ class Trainer:
             self.state, self.update = self._take_over(reuse)
         else:
             self.state = self._make_state()
-            self.update = self._make_update()
+            self.update = TrainStep(self.state, config, self.processes)
         self.interrupted: int | None = None
         self.saved, self.evaluated = -1, -1  # steps of the last checkpoint and the last evaluation
         self.seconds_before, self.refused_before = 0.0, 0  # before a resume
@@ -119,20 +120,6 @@ class Trainer:
         if start is not None and (fresh := load_weights(model, start, new_heads=True)):
             self.console.print(f"{start} has no {' or '.join(fresh)} head: it starts afresh.")
         return model
-
-    def _make_update(self) -> TrainStep:
-        config = self.config
-        return TrainStep(
-            self.state,
-            self.objective,
-            config.machine,
-            self.processes,
-            window=config.mixture.window,
-            batch_size=config.mixture.batch_size,
-            clip_norm=config.optimiser.clip_norm,
-            seed=config.seed,
-            proprio_noise=config.proprio_noise,
-        )
 
     def _fits(self, other: "Trainer") -> bool:
         """Return whether the update of another run computes the same, apart from data and seed."""
@@ -339,7 +326,7 @@ class Trainer:
                     self.update.copy_target()
                 with logs.waiting(self._busy):
                     batch = next(batches)
-                self.update(batch, self.controls(state.step))
+                self.update(batch, self.schedule_values(state.step))
                 if self._updated is not None:
                     self._updated.record()
                 logs.tick(state.step)
@@ -383,16 +370,14 @@ class Trainer:
             stream = prefetch((batch.to(device, non_blocking=True) for batch in stream), device)
         yield from stream
 
-    def controls(self, step: int) -> ScheduleValues:
+    def schedule_values(self, step: int) -> ScheduleValues:
+        """Return the learning rate of a step, and the values of schedules that the recipe has."""
         schedules = self.config.schedules
         rate = optim.learning_rate(self.config.optimiser, self.size, step=step, steps=self.steps, warmup=self.warmup)
         if schedules.learning_rate is not None:
             rate = interpolate(schedules.learning_rate, step)
-        names = ("imitation_weight", "critic_weight", "temperature")
-        points = {name: getattr(schedules, name) for name in names}
-        return ScheduleValues(
-            learning_rate=rate, **{k: None if p is None else interpolate(p, step) for k, p in points.items()}
-        )
+        used = {name: points for name in SCHEDULED if (points := getattr(schedules, name)) is not None}
+        return ScheduleValues(learning_rate=rate, **{name: interpolate(points, step) for name, points in used.items()})
 
     def _log(self, logs: RunLogger) -> None:
         """Write metrics at log steps. Stop after a refused update: on a GPU at a log step, on a CPU at once."""
@@ -403,8 +388,8 @@ class Trainer:
         refused = int(self.update.refused)
         stop = refused > self.refused_before and machine.on_nonfinite == "stop"
         if due or stop:
-            rates = {"optim/learning_rate": self.controls(step - 1).learning_rate, "optim/refused": refused}
-            logs.write(step, self.update.tally.read() | rates)
+            rates = {"optim/learning_rate": self.schedule_values(step - 1).learning_rate, "optim/refused": refused}
+            logs.write(step, self.update.metrics.read() | rates)
         if stop:
             self.save()
             self.finish()
