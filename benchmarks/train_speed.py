@@ -430,7 +430,7 @@ def measure_ours(bench: Bench, case: Case, machine: Row, kinds: Sequence[str]) -
         if run.state.step == 0:
             for _ in range(FIRST):
                 call()
-            row = {"first loss": run.update.metrics.read()["loss/total"]}
+            row = {"first loss": run.update.metrics.take_means()["loss/total"]}
         started = time.perf_counter() - start
         ms = milliseconds(call, bench.device, seconds=bench.seconds)
         row = {"kind": kind} | speed(bench, run, ms) | memory.row() | row | {"start s": started}
@@ -643,7 +643,7 @@ def check_capture(bench: Bench, case: Case) -> None:
             for i, batch in enumerate(full):
                 controls = replace(run.schedule_values(run.state.step), learning_rate=1e-4 * (1 + i % 3))
                 run.update(batch[: len(batch.mask) // 2] if i % 2 else batch, controls)  # of two shapes
-            after, value = weights(run), run.update.metrics.read()["loss/total"]
+            after, value = weights(run), run.update.metrics.take_means()["loss/total"]
             if kind == "eager":
                 expected = before, after, value
             elif expected is not None:

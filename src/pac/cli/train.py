@@ -1,4 +1,4 @@
-"""`pac train`: a recipe and a folder -> a run; or the run in that folder, continued."""
+"""`pac train`: train a recipe in a folder, or resume the run in that folder."""
 
 import argparse
 import json
@@ -20,11 +20,11 @@ from pac.training.setup import choose_device
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="recipe in TOML, or one that ships with PAC, such as smoke")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the recipe's, dotted")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the recipe's, dotted")
     parser.add_argument("--out", type=Path, required=True, help="the run's folder")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
-    parser.add_argument("--start", help="checkpoint to fine-tune from: its weights, and nothing else of it")
+    parser.add_argument("--start", help="checkpoint to fine-tune from; only its weights are used")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         config = load_recipe(args.recipe, overrides, collected=args.out / COLLECTED)
         with distributed.processes(choose_device(config.machine.device)) as processes:
             try:
-                run = perform(
+                trainer = perform(
                     config,
                     args.out,
                     processes,
@@ -44,41 +44,34 @@ def run(args: argparse.Namespace) -> int:
                     collect=collect_data,
                     before_start=lambda trainer: print_plan(trainer.plan, trainer.console),
                 )
-                return 0 if run.interrupted is None else 128 + run.interrupted
-            except RuntimeError as error:
-                if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
-                    raise ValueError(f"Out of memory: {_first_line(error)} {_less_memory(args.out)}") from error
-                if isinstance(error, TorchDynamoException):
-                    raise ValueError(
-                        f"machine.compile: expected PyTorch's compiler to work here, found {_first_line(error)} "
-                        "Install a C++ compiler, such as g++, or set machine.compile=false, and continue with --resume."
-                    ) from error
+            except (RuntimeError, OSError) as error:
+                if text := explain(error, args.out):
+                    raise ValueError(text) from error
                 raise
-            except OSError as error:
-                then = (
-                    "continue with --resume" if (args.out / CONFIG).exists() else "begin again or choose another --out"
-                )
-                raise ValueError(
-                    f"{args.out}: expected to read the data and write the run, found {error}. Free some space or "
-                    f"repair the disk, then {then}."
-                ) from error
+            return 0 if trainer.interrupted is None else 128 + trainer.interrupted
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0].rstrip(".") + "."
-
-
-def _less_memory(out: Path) -> str:
-    """What helps depends on whether the run has begun: before that it is the model, or the data."""
-    if (out / CONFIG).exists():
-        return (
-            "Continue with --resume and a higher machine.accumulate or machine.recompute=true, or begin again with a "
-            "smaller mixture.batch_size."
-        )
-    return "Choose a smaller model.size or machine.data=stream, or train on several GPUs with torchrun."
+def explain(error: RuntimeError | OSError, out: Path) -> str | None:
+    """Return an error text for people about memory, the compiler or the disk. Return None for other errors."""
+    has_begun, reason = (out / CONFIG).exists(), (str(error).splitlines() or [""])[0].rstrip(".")
+    if isinstance(error, OSError):
+        fix = "continue with --resume" if has_begun else "begin again or choose another --out"
+        found = f"expected to read the data and write the run, found {error}"
+        return f"{out}: {found}. Free some space or repair the disk, then {fix}."
+    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+        fix = "Choose a smaller model.size or machine.data=stream, or train on several GPUs with torchrun."
+        if has_begun:
+            fix = "Continue with --resume and a higher machine.accumulate or machine.recompute=true, or begin again "
+            fix += "with a smaller mixture.batch_size."
+        return f"Out of memory: {reason}. {fix}"
+    if isinstance(error, TorchDynamoException):
+        found = f"machine.compile: expected PyTorch's compiler to work here, found {reason}"
+        fix = "Install a C++ compiler, such as g++, or set machine.compile=false, and continue with --resume."
+        return f"{found}. {fix}"
+    return None
 
 
 def command(args: argparse.Namespace) -> str:
-    """The command line that begins this run; how it was taken up again does not change what it is."""
+    """Return the command line that starts this run. Resuming it does not change it."""
     start = ["--start", args.start] if args.start else []
     return shlex.join(["pac", "train", args.recipe, *args.overrides, "--out", str(args.out), *start])

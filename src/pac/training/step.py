@@ -77,7 +77,7 @@ class MetricAccumulator:
             self.sums[name] += torch.where(bad > 0, torch.zeros_like(value), value)
         self.count += 1 - bad
 
-    def read(self) -> dict[str, float]:
+    def take_means(self) -> dict[str, float]:
         """Return the means since the last reading. All processes must call this at the same step."""
         if not self.sums or not self.count:
             return {}

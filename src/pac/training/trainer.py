@@ -389,7 +389,7 @@ class Trainer:
         stop = refused > self.refused_before and machine.on_nonfinite == "stop"
         if due or stop:
             rates = {"optim/learning_rate": self.schedule_values(step - 1).learning_rate, "optim/refused": refused}
-            logs.write(step, self.update.metrics.read() | rates)
+            logs.write(step, self.update.metrics.take_means() | rates)
         if stop:
             self.save()
             self.finish()
