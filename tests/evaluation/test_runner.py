@@ -139,7 +139,6 @@ def test_workers_are_kept_for_the_next_evaluation() -> None:
 def test_evaluation_during_training() -> None:
     config, counts = EvaluationConfig(tasks=(POINT,), episodes=3, workers=0), list[tuple[int, int]]()
     evaluator = TrainingEvaluator()
-    evaluator.check(config, [])
     assert [spec.name for spec in evaluator.specs(config, [])] == [POINT]
 
     def run(stop: bool) -> dict[str, float] | None:

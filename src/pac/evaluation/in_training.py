@@ -14,18 +14,18 @@ from pac.types import TaskSpec
 
 
 class TrainingEvaluator:
-    """Everything that a trainer needs to know of simulators: two checks before step 0, and the evaluation itself."""
+    """Everything that a trainer needs to know of simulators: the tasks before step 0, and the evaluation itself."""
 
-    def check(self, config: EvaluationConfig, cameras: Iterable[str]) -> None:
-        """Raise if the simulators of the recipe's tasks are missing, or what they render images with."""
+    def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> list[TaskSpec]:
+        """Return the recipe's evaluation tasks, as a policy with these cameras meets them.
+
+        Raise if their simulators are missing, or what they render images with.
+        """
         families = {check_name(task) for task in config.tasks}
         for family in families:
             load_simulator(family)
         if families - {"gym"} and list(cameras):
             find_gl()
-
-    def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> list[TaskSpec]:
-        """Return the recipe's evaluation tasks, as a policy with these cameras meets them."""
         return [task_spec(task, cameras=tuple(cameras), max_steps=config.max_steps) for task in config.tasks]
 
     def __call__(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,17 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
 
 
-def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False) -> list[str]:
+def load_weights(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    new_heads: bool = False,
+    copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+) -> list[str]:
     """Load weights into a model. Heads that the model lacks are left out.
 
-    With `new_heads` the file may lack heads, too. They keep their weights, and their names are returned.
+    With `new_heads` the file may lack heads, too. They keep their weights, and their names are returned. `copy` copies
+    a whole tensor into the model's, which may be sharded.
     """
     file = pretrained_folder(path) / WEIGHTS
     found = read_weights(file)
@@ -82,7 +90,7 @@ def load_weights(model: nn.Module, path: str | Path, *, new_heads: bool = False)
             raise ValueError(f"{file}: expected finite weights, found {name!r} otherwise. The checkpoint is damaged.")
     with torch.no_grad():
         for name, tensor in taken.items():
-            tensor.copy_(found[name])
+            copy(tensor, found[name])
     return sorted(fresh)
 
 
@@ -90,7 +98,12 @@ def save_pretrained(model: nn.Module, path: str | Path, config: ModelConfig, ext
     """Write a model and its configuration. `extra` joins it, such as the metadata of a policy."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    weights: dict[str, Tensor] = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    write_pretrained(weights, folder, config, extra)
+
+
+def write_pretrained(weights: dict[str, Tensor], folder: Path, config: ModelConfig, extra: dict[str, Any]) -> None:
+    """Write whole weights and a configuration into a folder."""
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     content = {"type": "pac", "model": dataclasses.asdict(config)} | extra
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")

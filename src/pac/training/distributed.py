@@ -33,7 +33,6 @@ from pac.files import problem
 from pac.model import PAC
 from pac.model.attention import LatentBlock
 from pac.model.pac import ActionInput
-from pac.model.pretrained import read_weights
 from pac.old_names import rename_weight
 
 T = TypeVar("T")
@@ -337,26 +336,15 @@ def _check_state(tensors: dict[str, Tensor], reader: HuggingFaceStorageReader, f
     for name, tensor in tensors.items():
         content = stored[stored_names[name]]
         assert isinstance(content, TensorStorageMetadata)
-        _check_shape(folder, name, tensor.shape, content.size)
+        if tensor.shape != content.size:
+            text, fix = f"{name!r} of shape {tuple(tensor.shape)}", "The checkpoint is of another model."
+            raise problem(folder, expected=text, found=tuple(content.size), fix=fix)
     return stored_names
 
 
-def load_weights(model: nn.Module, file: Path, processes: ProcessGroup) -> None:
-    """Load whole weights into a model that may be sharded."""
-    found = read_weights(file)
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if name not in found:
-                raise ValueError(f"{file}: expected weights {name!r}, found none. The checkpoint is of another model.")
-            _check_shape(file, name, tensor.shape, found[name].shape)
-            if isinstance(tensor, DTensor):
-                whole = found[name].to(processes.device)  # every process has read it: nothing need be sent
-                tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None))
-            else:
-                tensor.copy_(found[name])
-
-
-def _check_shape(where: Path, name: str, expected: torch.Size, found: torch.Size) -> None:
-    if expected != found:
-        text = f"{name!r} of shape {tuple(expected)}"
-        raise problem(where, expected=text, found=tuple(found), fix="The checkpoint is of another model.")
+def copy_whole(tensor: Tensor, whole: Tensor) -> None:
+    """Copy a whole tensor into one that may be sharded."""
+    if isinstance(tensor, DTensor):  # every process has read the file: nothing need be sent
+        whole = whole.to(tensor.device)
+        whole = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+    tensor.copy_(whole)

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pac.config import EvaluationConfig, interpolate, parse_duration
@@ -26,7 +25,7 @@ from pac.data.prefetch import prefetch
 from pac.data.relabel import GoalImages, find_goal_images
 from pac.model import PAC
 from pac.model.pac import count_parameters
-from pac.model.pretrained import CONFIG, WEIGHTS, load_weights
+from pac.model.pretrained import load_weights, write_pretrained
 from pac.policy import Policy, PolicyMetadata
 from pac.recipe import RunConfig
 from pac.training import distributed, optim
@@ -43,11 +42,8 @@ from pac.types import Batch, TaskSpec
 class Evaluator(Protocol):
     """Evaluation during training. `pac train` passes `pac.evaluation.in_training.TrainingEvaluator`."""
 
-    def check(self, config: EvaluationConfig, cameras: Iterable[str]) -> None:
-        """Raise if a simulator of the tasks is missing."""
-
     def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> Sequence[TaskSpec]:
-        """Return the evaluation tasks."""
+        """Return the evaluation tasks. Raise if a simulator is missing."""
 
     def __call__(
         self,
@@ -168,8 +164,7 @@ class Trainer:
                 f"evaluation.tasks: expected an evaluator for {', '.join(config.tasks)}, found none. Pass "
                 "`evaluator`, or set no tasks."
             )
-        self.processes.on_main(lambda: evaluator.check(config, cameras))
-        for spec in evaluator.specs(config, cameras):
+        for spec in self.processes.on_main(lambda: evaluator.specs(config, cameras)):
             embodiment = self.metadata.embodiment(spec)
             if embodiment.goal_cameras and spec.instruction not in self.goals:
                 raise ValueError(
@@ -239,9 +234,7 @@ class Trainer:
 
         def write() -> None:
             pretrained = folder / "pretrained_model"
-            save_file(weights, pretrained / WEIGHTS, metadata={"format": "pt"})
-            content = {"type": "pac", "model": dataclasses.asdict(self.model_config)} | self.metadata.as_json()
-            (pretrained / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
+            write_pretrained(weights, pretrained, self.model_config, self.metadata.as_json())
             (pretrained / "train_config.json").write_text(json.dumps(resolved, indent=2, default=str) + "\n")
             finish()
             (folder / "training_state" / "training_step.json").write_text(json.dumps(progress) + "\n")
@@ -307,15 +300,23 @@ class Trainer:
         self.steps += self.state.step
 
     def _load(self, folder: Path) -> None:
-        distributed.load_weights(self.state.model, folder / "pretrained_model" / WEIGHTS, self.processes)
+        load_weights(self.state.model, folder, copy=distributed.copy_whole)
         distributed.load_state(self._training_tensors(), folder / "training_state", self.processes)
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> None:
         """Train from the state's step to the end, or to a signal."""
-        state, logs = self.state, self._make_logs()
-        self.logs = logs
+        state, rows = self.state, read_metrics(self.directory.path)
+        logs = self.logs = RunLogger(
+            self.directory,
+            self.console,
+            steps=self.steps,
+            first_step=state.step,
+            main=self.processes.is_main,
+            wandb=self.config.machine.wandb,
+            last={name: value for row in rows for name, value in row.items() if name != "step"},
+        )
         if self.processes.is_main:
             (self.directory.path / SUMMARY).unlink(missing_ok=True)  # of a shorter run that is made longer
         with logs, _SignalHandlers(self):
@@ -345,18 +346,6 @@ class Trainer:
     def finished(self) -> bool:
         """Return whether there is nothing left to do."""
         return self.state.step >= self.steps and (self.directory.path / SUMMARY).exists()
-
-    def _make_logs(self) -> RunLogger:
-        rows = read_metrics(self.directory.path)
-        return RunLogger(
-            self.directory,
-            self.console,
-            steps=self.steps,
-            first_step=self.state.step,
-            main=self.processes.is_main,
-            wandb=self.config.machine.wandb,
-            last={name: value for row in rows for name, value in row.items() if name != "step"},
-        )
 
     def _busy(self) -> bool:
         """Return whether the device still works on the last update."""
