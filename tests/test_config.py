@@ -1,4 +1,4 @@
-"""Settings: wrong ones are refused with the field, what was expected and what was found."""
+"""Settings: errors name the field, what was expected and what was found."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pac.config import ObjectiveConfig, override, parse_overrides
 from pac.model.config import SIZES, ModelConfig, model_config
 
 
-def test_a_size_is_a_row_and_any_field_can_be_overridden() -> None:
+def test_fields_of_a_size_can_be_overridden() -> None:
     config = model_config("XXS", latent_width=512, gains=(1.0, 10.0), number_encoder="linear")
     assert (config.latent_width, config.num_blocks, config.num_gains) == (512, 4, 1)
     assert model_config("XXS", gains=(1.0, 10.0)).num_gains == 2

@@ -18,15 +18,15 @@ from pac.types import Episode
 
 
 def write(path: Path, dims: int, actions: int, cameras: int, random: np.random.Generator) -> None:
-    """Episodes in which the right action is a function of the state, and of nothing else."""
+    """Write episodes in which the right action is a function of the state."""
     with DatasetWriter(path, make_spec(dims, actions, cameras)) as writer:
         for number in range(20):
             length = int(random.integers(1, 12))
             state = random.normal(size=(length + 1, dims)).astype(np.float32)
             observation = {"observation.state": state}
             for i in range(cameras):
-                pictures = random.integers(0, 256, (length + 1, 16, 16, 3), dtype=np.uint8)
-                observation[f"observation.images.camera{i}"] = pictures
+                images = random.integers(0, 256, (length + 1, 16, 16, 3), dtype=np.uint8)
+                observation[f"observation.images.camera{i}"] = images
             writer.append(
                 Episode(
                     observation=observation,

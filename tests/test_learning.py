@@ -1,4 +1,4 @@
-"""It learns: on a contextual bandit whose log is mostly bad, RL leaves cloning behind, and alpha is the dial."""
+"""A contextual bandit with mostly bad data: RL beats cloning, and alpha moves the policy between them."""
 
 import copy
 
@@ -22,8 +22,8 @@ def reward(context: Tensor, action: Tensor) -> Tensor:
     return torch.exp(-8 * (action - best_action(context)).square().sum(-1))
 
 
-def log(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Contexts and logged actions: a quarter of them near the best action, the rest near its opposite."""
+def sample_data(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return contexts and actions. A quarter of the actions is near the best one, the others near its opposite."""
     context = torch.rand(count, 2, generator=generator) * 2 - 1
     good = torch.rand(count, 1, generator=generator) < 0.25
     noise = torch.randn(count, 2, generator=generator)
@@ -32,10 +32,10 @@ def log(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def learned_reward(alpha: float, critic: str) -> float:
-    """Mean reward of sampled actions after a short run."""
+    """Return the mean reward of sampled actions after a short run."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    contexts, actions = log(4096, generator)
+    contexts, actions = sample_data(4096, generator)
     sizes = {"num_proprio": 2, "num_actions": 2, "num_cameras": 0, "num_goal_images": 0, "num_text_tokens": 0}
     shape = {"num_latents": 8, "num_blocks": 1, "num_action_bins": 41, "initial_value": 0.2}
     model = PAC(model_config("nano", **sizes, **shape, v_head=critic == "v"))
@@ -69,7 +69,7 @@ def learned_reward(alpha: float, critic: str) -> float:
         schedule.step()
         if update % 20 == 19:
             target.load_state_dict(model.state_dict())
-    contexts, _ = log(4096, generator)
+    contexts, _ = sample_data(4096, generator)
     with torch.no_grad():
         logits = model.policy_logits(model.encode(Observation.of(contexts)))
         chosen = model.config.action_bins.decode(sample_actions(logits, 1, generator)[:, 0], logits)
@@ -77,13 +77,13 @@ def learned_reward(alpha: float, critic: str) -> float:
 
 
 def test_alpha_moves_the_policy_from_cloning_to_rl() -> None:
-    """alpha = 0 is left out: without a cloning term short runs lose their data, as the paper's Control ones do."""
+    """alpha = 0 is left out: without a cloning term short runs diverge from their data."""
     cloned, between, improved = (learned_reward(alpha, "q") for alpha in (1.0, 0.6, 0.25))
     assert cloned < between < improved, (cloned, between, improved)
     assert improved > 2 * cloned, (cloned, improved)
 
 
 def test_pac_v_beats_cloning_by_a_wide_margin() -> None:
-    context, action = log(4096, torch.Generator().manual_seed(0))
+    context, action = sample_data(4096, torch.Generator().manual_seed(0))
     logged = reward(context, action).mean().item()  # what perfect cloning would get
     assert learned_reward(0.0, "v") > 2 * logged

@@ -114,7 +114,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("change", [*UNKNOWN, *IMPOSSIBLE])
-def test_mistakes_are_named(tmp_path: Path, table: dict[str, Any], change: str) -> None:
+def test_errors_name_the_mistake(tmp_path: Path, table: dict[str, Any], change: str) -> None:
     file = dump(table | {"seed": 0}, tmp_path / "recipe.toml")
     found = error_of(lambda: load_recipe(file, [change]))
     assert (UNKNOWN | IMPOSSIBLE)[change] in found
@@ -136,7 +136,7 @@ def test_methods_and_weights_that_conflict(
     assert expected in error_of(lambda: load_recipe(file, [f"objective.method='{method}'", *changes]))
 
 
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+def test_an_error_is_one_line_and_leaves_no_files(
     tmp_path: Path, table: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = dump(table, tmp_path / "recipe.toml"), tmp_path / "runs" / "a"
@@ -168,7 +168,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
         main(["train", str(file), "--out", str(out), "seed"])
 
 
-def test_overrides_stand_anywhere_and_reach_everything(tmp_path: Path, table: dict[str, Any]) -> None:
+def test_overrides_reach_every_section(tmp_path: Path, table: dict[str, Any]) -> None:
     file = dump(table, tmp_path / "recipe.toml")
     changes = ["seed=3", "model.gains=[1,2]", "mixture.defaults.imitation_weight=0.25", "objective.method=pac+v"]
     found = load_recipe(file, [*changes, "schedules.critic_weight=[[0,1],[10,2]]"])
@@ -178,8 +178,8 @@ def test_overrides_stand_anywhere_and_reach_everything(tmp_path: Path, table: di
     assert found.schedules.critic_weight == ((0.0, 1.0), (10.0, 2.0))
 
 
-def test_a_mixture_of_its_own_file(tmp_path: Path, table: dict[str, Any]) -> None:
-    """Its paths begin where it lies, whoever names it."""
+def test_a_mixture_in_a_file_of_its_own(tmp_path: Path, table: dict[str, Any]) -> None:
+    """Its paths are relative to its own folder."""
     mixture = table.pop("mixture")
     mixture["groups"][0]["datasets"][0]["path"] = "arm"
     dump(mixture, tmp_path / "data" / "mixture.toml")
@@ -191,14 +191,14 @@ def test_a_mixture_of_its_own_file(tmp_path: Path, table: dict[str, Any]) -> Non
     assert "Expected a mixture in TOML" in error_of(lambda: load_recipe(file, [f"mixture={tmp_path}/bad.toml"]))
 
 
-def test_what_a_method_decides(tmp_path: Path, table: dict[str, Any]) -> None:
+def test_a_method_decides_objective_and_defaults(tmp_path: Path, table: dict[str, Any]) -> None:
     for method, (decided, defaults) in METHODS.items():
         found = parse_recipe(table | {"objective": {"method": method}})
         assert {name: getattr(found.objective, name) for name in decided} == decided
         assert {name: getattr(found.mixture.datasets[0], name) for name in defaults} == defaults
 
 
-def test_one_mixture_serves_methods_that_clone_and_those_that_improve(table: dict[str, Any]) -> None:
+def test_methods_that_clone_ignore_alpha(table: dict[str, Any]) -> None:
     table["mixture"]["groups"][0]["datasets"][0]["imitation_weight"] = 0.25
     expected = {"bc": 1, "filtered-bc": 1, "bc+q": 1, "pac": 0.25, "pac+v": 0.25}
     for method, alpha in expected.items():
@@ -220,7 +220,7 @@ def test_overrides_reach_groups_and_datasets_by_name(tmp_path: Path, table: dict
     assert {dataset.name: dataset.imitation_weight for dataset in found.datasets} == {"arm": 0.1, "arm.left": 0.9}
 
 
-def test_collected_data_has_its_place(table: dict[str, Any], tmp_path: Path) -> None:
+def test_collected_is_replaced_by_the_folder(table: dict[str, Any], tmp_path: Path) -> None:
     table["mixture"]["groups"][0]["datasets"][0]["path"] = "{collected}/arm"
     assert "expected a [collect] section" in error_of(lambda: parse_recipe(table))
     table["collect"] = {"tasks": ["control/walker.walk"], "behaviour": "random"}

@@ -1,4 +1,4 @@
-"""From nothing to a policy that acts: the smoke recipe, and the whole way with `pac`'s own verbs."""
+"""The smoke recipe, and the way from no data to an evaluated policy with `pac`'s commands."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SHORT += ["machine.log_every=6", "evaluation.episodes=2", "evaluation.max_steps=
 
 
 def test_collect_train_evaluate_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the smoke recipe, shortened; its data are made on the way."""
+    """Run a short form of the smoke recipe, which collects its own data."""
     out, again = tmp_path / "run", tmp_path / "again"
     assert main(["train", "smoke", "--out", str(out), *SHORT]) == 0
     data = out / "collected" / "metaworld-drawer-close"
@@ -29,11 +29,11 @@ def test_collect_train_evaluate_collect(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
 
     table = tmp_path / "table.json"
-    play = ["evaluate", str(out), "--tasks", TASK, "--trials", "2", "--max-steps", "30", "--workers", "1"]
+    play = ["evaluate", str(out), "--tasks", TASK, "--episodes", "2", "--max-steps", "30", "--workers", "1"]
     assert main([*play, "--seed", "10000", "--stop-at-success", "--json", str(table)]) == 0
     assert TASK in capsys.readouterr().out
-    returns = [trial["return"] for trial in json.loads(table.read_text())["episodes"]]
-    # The same starts, the same policy, one process more: the same returns as at the end of training.
+    returns = [episode["return"] for episode in json.loads(table.read_text())["episodes"]]
+    # The same initial states and policy, but one more process: the same returns as at the end of training.
     assert sum(returns) / 2 == pytest.approx(row["evaluation/all/return"], rel=1e-6)
 
     command = ["collect", TASK, "--behaviour", str(out), "--episodes", "2", "--max-steps", "20", "--workers", "1"]
@@ -45,8 +45,8 @@ def test_collect_train_evaluate_collect(tmp_path: Path, capsys: pytest.CaptureFi
     assert "size nano" in capsys.readouterr().err
 
 
-def test_data_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A start that fails keeps them, a resume finds them, other settings are refused; overwriting makes them anew."""
+def test_data_is_collected_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A start that fails keeps the data, and a resume uses it. Other settings are refused. Overwriting removes it."""
     out = tmp_path / "run"
     command = ["train", "smoke", "--out", str(out), *SHORT, "evaluation.tasks=[]"]
     assert main([*command, "evaluation.tasks=['control/walker.walk']"]) == 2
@@ -69,7 +69,7 @@ def test_data_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_the_smoke_recipe_learns(tmp_path: Path) -> None:
-    """As its header says, with some room: machines round differently."""
+    """The thresholds leave room, because machines round differently."""
     assert main(["train", "smoke", "--out", str(tmp_path / "run")]) == 0
     rows = read_metrics(tmp_path / "run")
     assert rows[-1]["evaluation/all/success"] >= 0.3  # random actions: 3 of 20

@@ -45,7 +45,7 @@ log_every = 1
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Few windows of two robots, one with cameras: often a process has no picture in its part of a batch."""
+    """A recipe with few windows of two robots, one with cameras. Often a process has no image in its part."""
     folder, random = tmp_path_factory.mktemp("distributed"), np.random.default_rng(0)
     write(folder / "arm", dims=5, actions=3, cameras=2, random=random)
     write(folder / "walker", dims=4, actions=2, cameras=0, random=random)
@@ -61,7 +61,7 @@ def alone(recipe: Path) -> Path:
 
 
 def start(recipe: Path, out: Path, *options: str, processes: int, before: str = "") -> "subprocess.Popen[str]":
-    """`pac train`; `before` is Python that runs first in every process."""
+    """Start `pac train`. `before` is Python that every process runs first."""
     script = recipe.parent / f"{out.name}.py"
     script.write_text(f"import sys\nfrom pac import cli\n{before}\nsys.exit(cli.main())\n")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
@@ -75,14 +75,14 @@ def start(recipe: Path, out: Path, *options: str, processes: int, before: str = 
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """torchrun and its workers, which are in sessions of their own."""
+    """Kill torchrun and its workers, which have sessions of their own."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     for pid in [process.pid, *map(int, children.read_text().split())]:
         os.kill(pid, signal.SIGKILL)
 
 
 def finish(process: "subprocess.Popen[str]", seconds: float = 180) -> str:
-    """All it says; whoever hangs is killed, with all it started."""
+    """Return the output. Kill what hangs, with all processes that it started."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ def assert_same_curve(run: Path, other: Path, tolerance: float = 1e-5, *, magnif
 
 
 def back_to(run: Path, step: int, copy: Path) -> Path:
-    """A copy of a run as if it had been killed after a checkpoint."""
+    """Copy a run as if it had been killed after a checkpoint."""
     shutil.copytree(run, copy, symlinks=True)
     (copy / "summary.json").unlink()
     for folder in (copy / "checkpoints").glob("[0-9]*"):
@@ -175,7 +175,7 @@ def test_methods_train_as_on_one_process(recipe: Path, tmp_path: Path, options: 
 
 @pytest.mark.slow
 def test_bfloat16_weights_of_blocks(recipe: Path, tmp_path: Path) -> None:
-    """Blocks' products travel in what autocast would have made of them."""
+    """The weights of blocks are gathered in the dtype that autocast would cast them to."""
     options = ["machine.precision=bfloat16", "objective.method=bc"]
     train(recipe, tmp_path / "one", *options, processes=1)
     train(recipe, tmp_path / "two", *options, processes=2)
@@ -187,7 +187,7 @@ def test_bfloat16_weights_of_blocks(recipe: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_machines_each_hold_the_whole_model(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    """Four processes that believe to be on two machines; then one goes on from what they saved."""
+    """Four processes act as two machines. Then one process continues from their checkpoint."""
     pretend = 'import os\nos.environ["LOCAL_WORLD_SIZE"] = "2"'
     train(recipe, tmp_path / "four", processes=4, before=pretend)
     assert_same_curve(tmp_path / "four", alone)
@@ -201,8 +201,8 @@ def test_compiled_blocks(recipe: Path, alone: Path, tmp_path: Path) -> None:
     assert_same_curve(tmp_path / "two", alone, tolerance=1e-4)
 
 
-def test_batches_are_as_wide_on_every_process_as_on_one(recipe: Path) -> None:
-    """Noise is drawn in their shape, and gradients are exchanged for the modules that they use."""
+def test_batches_have_the_same_width_on_every_process(recipe: Path) -> None:
+    """Noise is drawn in this shape, and gradients are exchanged for the modules that a batch uses."""
     groups = [
         {"name": "good", "weight": 1, "goals": "success", "keep_text": 0.2, "keep_goal": 0.2,
          "datasets": [{"name": "arm", "path": "arm"}]},
@@ -224,7 +224,7 @@ def test_batches_are_as_wide_on_every_process_as_on_one(recipe: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- trouble
 
 
-def test_a_batch_that_does_not_divide_is_refused_in_one_voice(recipe: Path, tmp_path: Path) -> None:
+def test_only_one_process_reports_a_batch_that_does_not_divide(recipe: Path, tmp_path: Path) -> None:
     said = fail(recipe, tmp_path / "run", "mixture.batch_size=7")
     assert said.count("expected a rank below the world size and a batch that divides by it") == 1, said
     assert not (tmp_path / "run").exists()
@@ -281,7 +281,7 @@ Sampler.batch = poisoned
 
 @pytest.mark.slow
 def test_data_that_is_not_finite_on_one_process_is_named_by_all(recipe: Path, tmp_path: Path) -> None:
-    """Whose own data is sound must not wait for the other in a forward pass."""
+    """A process with finite data must not wait for the other in a forward pass."""
     said = fail(recipe, tmp_path / "run", before=POISONED)
     assert "Step 3: expected a finite loss and gradient" in said, said
     assert "(4 of 8 windows)" in said, said
@@ -310,7 +310,7 @@ def wait_for(process: "subprocess.Popen[str]", found: Any, seconds: float = 120)
 
 @pytest.mark.slow
 def test_killed_while_saving(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    """The second checkpoint's shards are there, but it never gets its name: the run goes on from the first."""
+    """The second checkpoint has its shards but not its name. The run continues from the first."""
     run = tmp_path / "run"
     process = start(recipe, run, processes=2, before=SLOW_WRITES.format(seconds=2))
     wait_for(process, lambda: list((run / "checkpoints/.000040/training_state").glob("shard-*.safetensors")))
@@ -324,7 +324,7 @@ def test_killed_while_saving(recipe: Path, alone: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_checkpoint_gets_its_name_when_all_have_written(recipe: Path, tmp_path: Path) -> None:
-    """One process cannot write its part: the others hear of it, and the checkpoint before stays."""
+    """If one process cannot write its part, all report it, and the earlier checkpoint stays."""
     cannot = """
 import os
 from pac.training import distributed
@@ -359,7 +359,7 @@ def test_a_signal_stops_all_after_the_same_update(recipe: Path, alone: Path, tmp
 
 @pytest.fixture
 def walker(recipe: Path) -> Path:
-    """A recipe with trials after three updates and after six."""
+    """A recipe with evaluations after three and six updates."""
     pytest.importorskip("dm_control")
     text, file = recipe.read_text().replace("weight = 1", "weight = 0"), recipe.parent / "walker.toml"
     file.write_text(
@@ -384,8 +384,8 @@ runner.rollout = broken
 
 
 @pytest.mark.slow
-def test_trials_that_fail_lose_no_updates(walker: Path, tmp_path: Path) -> None:
-    """Whatever their error: processes that did not make any save with the one that did."""
+def test_a_failed_evaluation_loses_no_updates(walker: Path, tmp_path: Path) -> None:
+    """After any error all processes save, also those that do not evaluate."""
     said = fail(
         walker, run := tmp_path / "run", before=BROKEN_EVALUATION.format(first='raise LookupError("no such joint")')
     )
@@ -395,7 +395,7 @@ def test_trials_that_fail_lose_no_updates(walker: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trials_that_a_signal_broke_off_are_made_after_a_resume(walker: Path, tmp_path: Path) -> None:
+def test_a_resume_repeats_an_evaluation_that_a_signal_ended(walker: Path, tmp_path: Path) -> None:
     run, stop = tmp_path / "run", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     fail(walker, run, "length=6 steps", before=BROKEN_EVALUATION.format(first=stop))
     assert (run / "checkpoints/last").resolve().name == "000003"
@@ -430,7 +430,7 @@ def test_one_process_needs_no_others() -> None:
     assert [signals.ask(0), signals.ask(15), signals.settle(2)] == [0, 15, 2]
 
 
-def test_only_the_main_process_tells_what_all_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_main_process_reports_an_error_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "LISTEN_SECONDS", 0.0)
     for rank, expected in {"0": "^wrong$", "3": "^process 3: wrong$"}.items():
         monkeypatch.setenv("RANK", rank)

@@ -1,4 +1,4 @@
-"""What a run says: metrics.jsonl and TensorBoard agree, after a resume too; names are flat and documented."""
+"""Logs: metrics.jsonl and TensorBoard agree, also after a resume. Names are flat and documented."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def columns(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
 
 
 def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
-    """The last checkpoint before the stop is of step 8, that of step 9 is lost: what came after 8 is logged again."""
+    """The newest undamaged checkpoint is of step 8. Later steps are logged again."""
     write_dataset(tmp_path / "data" / "arm")
     run = start(config(tmp_path / "data", machine={"log_every": 2}), tmp_path / "run")
     run.steps = 10
@@ -81,8 +81,8 @@ def test_the_summary(tmp_path: Path) -> None:
     assert f"`{'`, `'.join(found)}`" in (DOCS / "training.md").read_text()
 
 
-def test_the_line(tmp_path: Path) -> None:
-    """On a terminal it is drawn in place; elsewhere a line now and then."""
+def test_the_live_line(tmp_path: Path) -> None:
+    """A terminal shows it in place. Files get a line now and then."""
     for terminal in (True, False):
         text = io.StringIO()
         console = Console(file=text, force_terminal=terminal, width=200)
@@ -115,7 +115,7 @@ def test_a_narrow_terminal_shows_all_of_it(tmp_path: Path) -> None:
     assert "…" not in shown
 
 
-def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) -> None:
+def test_a_wait_counts_only_if_the_device_is_idle(tmp_path: Path) -> None:
     logs = RunLogger(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=2, first_step=0, main=False)
     with logs.waiting(lambda: True):
         time.sleep(0.02)
@@ -125,8 +125,8 @@ def test_a_host_that_is_ahead_of_its_device_waits_for_no_data(tmp_path: Path) ->
     assert logs.data_wait > 0
 
 
-def test_trials_do_not_slow_updates_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lie between two records, at a step that is one or not. By a clock of our own."""
+def test_evaluation_time_does_not_change_the_speed_of_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations come at log steps and between them. The clock is fake."""
     now = [100.0]
     monkeypatch.setattr("pac.training.logging.time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     logs = RunLogger(RunDirectory(tmp_path), Console(file=io.StringIO()), steps=30, first_step=0)
@@ -147,7 +147,7 @@ def test_trials_do_not_slow_updates_down(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_wandb_gets_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package is not needed for this: what we call of it stands in."""
+    """A fake module stands in for the package."""
     calls: list[Any] = []
 
     class Remote:

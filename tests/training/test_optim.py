@@ -1,4 +1,4 @@
-"""The optimiser: the paper's table, the curve of the learning rate, what is decayed, and the target's period."""
+"""The optimiser: learning rates of the paper, their curve, weight decay, and the period of target copies."""
 
 import math
 
@@ -29,7 +29,7 @@ def curve(size: str, steps: int, **given: object) -> list[float]:
     ("size", "first", "peak"),
     [("XXS", 1e-6, 1e-4), ("XS", 1e-6, 1e-4), ("S", 1e-7, 5e-5), ("M", 1e-7, 3e-5), ("L", 1e-7, 3e-5)],
 )
-def test_the_papers_table(size: str, first: float, peak: float) -> None:
+def test_the_rates_of_the_paper(size: str, first: float, peak: float) -> None:
     rate = [learning_rate(OptimiserConfig(), size, step=s, steps=3_000_000, warmup=PAPER_WARMUP) for s in (0, 14_999)]
     assert rate[0] == pytest.approx(first, abs=peak / PAPER_WARMUP * 1.01)
     assert rate[1] == pytest.approx(peak)
@@ -37,7 +37,7 @@ def test_the_papers_table(size: str, first: float, peak: float) -> None:
     assert last == pytest.approx(0.1 * peak, rel=1e-6)
 
 
-def test_the_curve_rises_in_a_line_and_falls_in_a_cosine() -> None:
+def test_linear_warm_up_and_cosine_decay() -> None:
     rates = curve("nano", 1000, peak_rate=1.0, initial_rate=0.0, final_share=0.2)
     assert rates[:50] == pytest.approx([(i + 1) / 50 for i in range(50)])
     middle = 50 + 950 // 2
@@ -55,7 +55,7 @@ def test_warm_up_and_target_follow_the_length() -> None:
     assert target_period(OptimiserConfig(target_period=7), 60) == 7
 
 
-def test_vectors_are_not_decayed_and_state_is_there_from_the_start() -> None:
+def test_vectors_are_not_decayed_and_state_exists_from_the_start() -> None:
     model = small_model()
     optimizer = make_optimizer(model, OptimiserConfig(weight_decay=0.5))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

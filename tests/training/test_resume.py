@@ -1,4 +1,4 @@
-"""A run may be killed at any moment: what is resumed equals what was never interrupted, bit for bit."""
+"""A run that is killed at any moment and resumed equals an uninterrupted run, bit for bit."""
 
 import json
 import os
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """Of the newest checkpoint: every tensor's file, as bytes."""
+    """Return the bytes of all tensor files of the newest checkpoint."""
     last = run / "checkpoints" / "last"
     return {str(f.relative_to(last)): f.read_bytes() for f in sorted(last.rglob("*.safetensors"))}
 
@@ -59,7 +59,7 @@ def test_killed_twenty_times(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["pac", "pac+v", "bc"])
 def test_a_resume_between_log_steps(tmp_path: Path, method: str) -> None:
-    """12 steps equal 4, a restart, and 8 more: state, metrics and sums of metrics."""
+    """12 steps equal 5, a restart, and 7 more: state, metrics and sums of metrics."""
     write_dataset(tmp_path / "data" / "arm")
     given: dict[str, Any] = {"objective": {"method": method}, "machine": {"log_every": 7}}
     given["schedules"] = {"learning_rate": [[0, 1e-3], [12, 1e-5]]}
@@ -79,7 +79,7 @@ def test_a_resume_between_log_steps(tmp_path: Path, method: str) -> None:
 
 
 def stop_at(run: Trainer, step: int, number: int = signal.SIGTERM) -> None:
-    """Send a signal to ourselves once a step begins."""
+    """Send a signal to this process when a step begins."""
     schedule_values, sent = run.schedule_values, list[int]()
 
     def signalling(at: int) -> Any:
@@ -122,8 +122,8 @@ def test_a_signal_saves_and_says_so(
     assert "from step 12" in shown
 
 
-def test_evaluations_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that a signal broke off is made after the resume, one that was logged is not made again."""
+def test_each_evaluation_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resume repeats an evaluation that a signal ended, and none that was logged."""
     write_dataset(tmp_path / "data" / "arm")
     evaluation = {"tasks": [POINT], "every": "5 steps", "episodes": 3, "workers": 0}
     settings = config(tmp_path / "data", evaluation=evaluation)
@@ -178,8 +178,8 @@ def test_another_recipe_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "episodes: 6 before, 8 now" in capsys.readouterr().err
 
 
-def test_a_run_of_an_older_pac_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It did not have all of today's options; they must be at their defaults."""
+def test_a_run_of_an_older_pac_can_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options that it did not have must be at their defaults."""
     write_dataset(tmp_path / "data" / "arm")
     file = dump(recipe(tmp_path / "data"), tmp_path / "recipe.toml")
     command = ["train", str(file), "--out", str(tmp_path / "run")]
@@ -193,7 +193,7 @@ def test_a_run_of_an_older_pac_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     assert "objective.monte_carlo_weight: null before, 0.5 now" in capsys.readouterr().err
 
 
-def test_a_run_that_has_moved_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_has_moved_can_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dataset(tmp_path / "a" / "data" / "arm")
     file = dump(recipe(tmp_path / "a" / "data"), tmp_path / "recipe.toml")
     assert main(["train", str(file), "--out", str(tmp_path / "a" / "run")]) == 0
@@ -213,7 +213,7 @@ def test_batches_do_not_depend_on_where_a_stream_begins(tmp_path: Path) -> None:
 
 
 def test_the_target_is_saved_as_it_is(tmp_path: Path) -> None:
-    """Between two copies it is not the model."""
+    """Between two copies the target differs from the model."""
     write_dataset(tmp_path / "data" / "arm")
     run = start(config(tmp_path / "data", length="8 steps"), tmp_path / "run")
     run.train()

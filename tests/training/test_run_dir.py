@@ -1,4 +1,4 @@
-"""The run directory: damage is noticed, the disk may be full, and nothing that is not a run's is touched."""
+"""The run directory: damaged checkpoints, full disks, and files that are not the run's."""
 
 import fcntl
 import json
@@ -50,11 +50,11 @@ UNREADABLE = ["[]", "null", '{"a": 3}', '{"a": {"bytes": 3}}', '{"pretrai', "\x0
 
 
 def void(_: object) -> None:
-    """For its effects."""
+    """Discard a value."""
 
 
 @pytest.mark.parametrize("problem", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_loudly(
+def test_a_damaged_checkpoint_is_reported_and_skipped(
     run: Trainer, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected, rows = tensors(run), read_metrics(run.directory.path)
@@ -75,14 +75,16 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_checksums_that_are_none(run: Trainer, text: str) -> None:
+def test_unreadable_checksums(run: Trainer, text: str) -> None:
     folder = run.directory.checkpoints_path / "000012"
     assert find_damage(folder) is None
     (folder / "checksums.json").write_text(text)
     assert find_damage(folder) == "no readable checksums.json"
 
 
-def test_no_whole_checkpoint_means_step_0(run: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_undamaged_checkpoint_a_resume_starts_at_step_0(
+    run: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = tensors(run)
     for folder in ("000004", "000008", "000012"):
         flip(run.directory.checkpoints_path / folder)
@@ -94,8 +96,8 @@ def test_no_whole_checkpoint_means_step_0(run: Trainer, capsys: pytest.CaptureFi
     assert [row["step"] for row in read_metrics(run.directory.path)] == [3, 6, 9, 12]
 
 
-def test_damaged_checkpoints_do_not_push_out_whole_ones(run: Trainer) -> None:
-    """With keep_last = 1, a damaged one of a later step must not count as the newest."""
+def test_damaged_checkpoints_do_not_count_as_the_newest(run: Trainer) -> None:
+    """With keep_last = 1 they would make the run delete an undamaged one."""
     flip(run.directory.checkpoints_path / "000012")
     flip(run.directory.checkpoints_path / "000008")
     again = start(
@@ -107,7 +109,7 @@ def test_damaged_checkpoints_do_not_push_out_whole_ones(run: Trainer) -> None:
     assert find_damage(run.directory.checkpoints_path / "000008") is None
 
 
-def test_what_is_kept(tmp_path: Path) -> None:
+def test_which_checkpoints_are_kept(tmp_path: Path) -> None:
     steps = [100, 150, 200, 250, 300]
     assert keep_rule(2, None)(steps) == {250, 300}
     assert keep_rule(1, 100)(steps) == {100, 200, 300}
@@ -120,10 +122,10 @@ def test_what_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keep_last", "keep_every"), [(1, None), (2, None), (9, None), (1, 4), (3, 4), (9, 6)])
-def test_room_is_asked_for_what_is_kept(
+def test_the_disk_has_room_for_all_kept_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_last: int, keep_every: int | None
 ) -> None:
-    """And one more, while it is written; of however many that a long run saves."""
+    """And for one more, which is being written."""
     write_dataset(tmp_path / "data" / "arm")
     rule = {"every": "2 steps", "keep_last": keep_last, "keep_every": keep_every and f"{keep_every} steps"}
     run = start(config(tmp_path / "data", checkpoint=rule, length="13 steps"), tmp_path / "run")
@@ -136,7 +138,7 @@ def test_room_is_asked_for_what_is_kept(
         run.check_disk()
 
 
-def test_checkpoints_kept_for_good_must_be_saved(tmp_path: Path) -> None:
+def test_keep_every_is_a_multiple_of_every(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data" / "arm")
     with pytest.raises(ValueError, match=r"keep_every: expected a multiple of checkpoint.every, 2 steps, found 3"):
         start(config(tmp_path / "data", checkpoint={"every": "2 steps", "keep_every": "3 steps"}), tmp_path / "run")
@@ -151,7 +153,7 @@ def test_a_kill_while_a_checkpoint_replaces_another_loses_neither(run: Trainer) 
     assert {path.name for path in folder.iterdir()} == {"000004", "000008", "000012", "last"}
 
 
-def test_a_kill_before_old_checkpoints_were_removed_is_made_good(tmp_path: Path) -> None:
+def test_a_resume_removes_old_checkpoints_that_a_kill_left(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data" / "arm")
     settings = config(tmp_path / "data", checkpoint={"every": "4 steps", "keep_last": 1})
     start(settings, tmp_path / "run").train()
@@ -162,7 +164,7 @@ def test_a_kill_before_old_checkpoints_were_removed_is_made_good(tmp_path: Path)
 
 
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No file may grow beyond what metrics take: the weights do not fit, the checkpoints before stay."""
+    """A limit on file sizes makes room for metrics but not for weights. Earlier checkpoints stay."""
     write_dataset(tmp_path / "data" / "arm")
     file = dump(recipe(tmp_path / "data"), tmp_path / "recipe.toml")
     command = ["train", str(file), "--out", str(tmp_path / "run")]
@@ -182,7 +184,7 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert read_metrics(tmp_path / "run")[-1]["step"] == 12
 
 
-def test_no_room_for_one_checkpoint_is_said_at_once(
+def test_a_disk_without_room_is_reported_before_step_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_dataset(tmp_path / "data" / "arm")
@@ -228,7 +230,7 @@ def test_overwriting_removes_a_run_and_nothing_else(run: Trainer) -> None:
 
 
 def test_overwriting_removes_nothing_before_the_new_run_begins(run: Trainer) -> None:
-    """Neither when it fails its checks nor when it is killed at any moment before."""
+    """The new run may fail its checks, or be killed at any moment before it begins."""
 
     def content() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}

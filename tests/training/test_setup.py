@@ -1,4 +1,4 @@
-"""The scale of rewards and the discount, by dataset: what the critic of a whole run is asked to learn."""
+"""Reward scale and discount of each dataset."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pac.types import Episode
 
 
 def write_steady(path: Path, reward: float, dims: int) -> None:
-    """The same reward at every step, up to a time limit, and so for ever."""
+    """Write episodes with the same reward at every step. A time limit ends them."""
     random = np.random.default_rng(dims)
     spec = DatasetSpec(state_dim=dims, action_dim=1, action_low=(-1.0,), action_high=(1.0,))
     with DatasetWriter(path, spec) as writer:
@@ -40,8 +40,8 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def made(data: Path, out: Path, arm: float | None, leg: float | None, **objective: Any) -> Trainer:
-    """A run in which datasets have these discounts."""
+def make_run(data: Path, out: Path, arm: float | None, leg: float | None, **objective: Any) -> Trainer:
+    """Return a run whose datasets have these discounts."""
     found = {"arm": arm, "leg": leg}
     datasets = [
         {"name": name, "path": str(data / name)} | ({} if discount is None else {"discount": discount})
@@ -53,7 +53,7 @@ def made(data: Path, out: Path, arm: float | None, leg: float | None, **objectiv
 
 
 def test_a_reward_that_is_not_finite_is_named_before_step_0(data: Path, tmp_path: Path) -> None:
-    """And where its updates are to be refused, it does not change the scale of the others."""
+    """With on_nonfinite = "skip" it does not change the scale of the others."""
     scales = start(config(data), tmp_path / "before").sampler.value_scales
     rewards = np.load(data / "arm" / "next.reward.npy", mmap_mode="r+")
     rewards[9 + 3] = np.nan  # of the second episode, eight steps and a last observation after the first
@@ -70,8 +70,8 @@ def test_a_reward_that_is_not_finite_is_named_before_step_0(data: Path, tmp_path
 def test_values_of_every_dataset_span_the_bins(
     data: Path, tmp_path: Path, arm: float | None, leg: float | None
 ) -> None:
-    """The value of the largest reward for ever, by the very numbers that the loss bootstraps with, is 1."""
-    run = made(data, tmp_path / "run", arm, leg)
+    """The largest reward for ever has the value 1, by the numbers that the loss bootstraps with."""
+    run = make_run(data, tmp_path / "run", arm, leg)
     assert run.sampler.value_scales == pytest.approx({"arm": (1 - (arm or 0.95)) / 2, "leg": (1 - (leg or 0.95)) / 0.5})
     batch = run.sampler.batch(0)
     discount = batch.discount * batch.gamma[:, None]
@@ -82,38 +82,38 @@ def test_values_of_every_dataset_span_the_bins(
         torch.testing.assert_close((batch.reward / (1 - discount))[rows], torch.ones_like(batch.reward[rows]))
 
 
-def test_a_scale_that_is_given_holds_for_all(data: Path, tmp_path: Path) -> None:
-    run = made(data, tmp_path / "run", 0.9, 0.98, reward_scale=0.01)
+def test_reward_scale_holds_for_all_datasets(data: Path, tmp_path: Path) -> None:
+    run = make_run(data, tmp_path / "run", 0.9, 0.98, reward_scale=0.01)
     assert run.sampler.value_scales == {"arm": 0.01, "leg": 0.01}
     batch = run.sampler.batch(0)
     assert sorted(set(batch.reward[batch.mask].tolist())) == (torch.tensor([0.5, 2.0]) * 0.01).tolist()
 
 
 @pytest.mark.parametrize("objective", [{}, {"reward_scale": 0.01}, {"method": "pac+v"}])
-def test_a_discount_given_for_all_is_that_of_the_objective(
+def test_equal_discounts_of_datasets_equal_one_of_the_objective(
     data: Path, tmp_path: Path, objective: dict[str, Any]
 ) -> None:
     """Bit for bit: weights, optimiser and losses."""
     found = []
     for name, discount in (("own", 0.95), ("none", None)):
-        run = made(data, tmp_path / name, discount, discount, **objective)
+        run = make_run(data, tmp_path / name, discount, discount, **objective)
         assert (run.sampler.batch(0).gamma == np.float32(0.95)).all()
         run.train()
         found.append((tensors(run), timeless(read_metrics(tmp_path / name))))
     assert_same(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
-    other = made(data, tmp_path / "other", 0.8, 0.8, **objective)
+    other = make_run(data, tmp_path / "other", 0.8, 0.8, **objective)
     other.train()
     assert timeless(read_metrics(tmp_path / "other")) != found[0][1]  # else nothing above would be shown
 
 
 @pytest.mark.parametrize("method", ["pac", "pac+v"])
-def test_two_discounts_in_a_batch_are_two_runs(data: Path, tmp_path: Path, method: str) -> None:
-    """Each transition's loss is what it is in a run whose only discount is that of its dataset."""
+def test_two_discounts_in_a_batch_give_the_losses_of_two_runs(data: Path, tmp_path: Path, method: str) -> None:
+    """A transition has the same loss in a run with the discount of its dataset alone."""
     given: dict[str, Any] = {"method": method, "temperature": 0.1}
-    mixed = made(data, tmp_path / "mixed", 0.8, 0.98, **given)
+    mixed = make_run(data, tmp_path / "mixed", 0.8, 0.98, **given)
     alone = {
-        discount: made(data, tmp_path / str(discount), None, None, discount=discount, **given)
+        discount: make_run(data, tmp_path / str(discount), None, None, discount=discount, **given)
         for discount in (0.8, 0.98)
     }
 

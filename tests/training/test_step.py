@@ -1,4 +1,4 @@
-"""An update: which shapes are compiled. tests/test_train.py has the rest, as parts of a run."""
+"""Which shapes of batches are compiled. test_trainer.py has the other tests of updates, as parts of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from pac.training.step import MOST_COMPILED
 
 
 def test_shapes_past_the_compilers_limit_run_eagerly(tmp_path: Path) -> None:
-    """A mixture may draw more shapes than the compiler takes, hours into a run."""
+    """Hours into a run a mixture may have drawn more shapes than the compiler takes."""
     write_dataset(tmp_path / "data" / "one")
     most = MOST_COMPILED + 4
     run = start(config(tmp_path / "data", mixture={"batch_size": most}), tmp_path / "run")

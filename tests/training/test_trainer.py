@@ -1,4 +1,4 @@
-"""The loop: what is refused, what follows a schedule, when the target is copied, how a run starts from another."""
+"""The training loop: refused updates, schedules, target copies, fine-tuning."""
 
 import json
 import shutil
@@ -32,11 +32,11 @@ def data(tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------------ refused
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, name: str, value: float, step: int, row: int = 2) -> None:
-    """At one step, one window holds a number that it should not."""
+def put_bad_number(monkeypatch: pytest.MonkeyPatch, name: str, value: float, step: int, row: int = 2) -> None:
+    """Put a number into one window of one step."""
     make_batch = Sampler.batch
 
-    def poisoned(self: Sampler, at: int) -> Batch:
+    def with_bad_number(self: Sampler, at: int) -> Batch:
         batch = make_batch(self, at)
         if at == step:
             batch.mask[row, 0] = True
@@ -44,14 +44,14 @@ def poison(monkeypatch: pytest.MonkeyPatch, name: str, value: float, step: int, 
             values[row, 0] = value
         return batch
 
-    monkeypatch.setattr(Sampler, "batch", poisoned)
+    monkeypatch.setattr(Sampler, "batch", with_bad_number)
 
 
 @pytest.mark.parametrize("name", ["reward", "action", "proprio"])
 def test_a_loss_that_is_not_finite_stops_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    poison(monkeypatch, name, float("nan"), step=5)
+    put_bad_number(monkeypatch, name, float("nan"), step=5)
     run = start(config(data), tmp_path / "run")
     with pytest.raises(NonFiniteError) as caught:
         run.train()
@@ -72,7 +72,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 
 
 def test_a_refused_update_changes_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison(monkeypatch, "reward", float("inf"), step=2)
+    put_bad_number(monkeypatch, "reward", float("inf"), step=2)
     run = start(config(data, machine={"on_nonfinite": "skip"}), tmp_path / "run")
     batches = run.batches()
     for _ in range(2):
@@ -83,10 +83,10 @@ def test_a_refused_update_changes_nothing(data: Path, tmp_path: Path, monkeypatc
     assert (int(run.update.refused), int(run.update.first_refused), run.state.step) == (1, 2, 3)
 
 
-def test_skipping_goes_on_and_counts(
+def test_skipped_updates_are_counted(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    poison(monkeypatch, "proprio", float("nan"), step=4)
+    put_bad_number(monkeypatch, "proprio", float("nan"), step=4)
     file = dump(recipe(data), tmp_path / "recipe.toml")
     command = ["train", str(file), "--out", str(tmp_path / "run")]
     assert main(command) == 2
@@ -104,7 +104,7 @@ def test_skipping_goes_on_and_counts(
 
 
 def watch_loss(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the loss is given at each update."""
+    """Return a list that gets the arguments and results of the loss at each update."""
     seen: list[dict[str, Any]] = []
     loss = update.loss
 
@@ -127,7 +127,7 @@ def watch_loss(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_schedules_reach_the_loss(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cloning turns into RL in mid-run: alpha 1 until step 4, then down to 0 at step 8."""
+    """Alpha is 1 until step 4, then falls to 0 at step 8."""
     seen = watch_loss(monkeypatch)
     schedules = {
         "imitation_weight": [[0, 1], [4, 1], [8, 0]],
@@ -156,7 +156,7 @@ def test_schedules_reach_the_loss(data: Path, tmp_path: Path, monkeypatch: pytes
     assert read_metrics(tmp_path / "run")[-1]["optim/learning_rate"] == 0
 
 
-def test_without_schedules_weights_are_the_datasets(
+def test_without_schedules_the_datasets_decide_the_weights(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = watch_loss(monkeypatch)
@@ -198,16 +198,14 @@ def trained(data: Path, out: Path, **changes: Any) -> dict[str, Tensor]:
 
 
 def gradients(data: Path, out: Path, accumulate: int, objective: dict[str, Any]) -> dict[str, Tensor]:
-    """Of the first update: Adam's first moment is a tenth of it. (Its step is not: it makes the least difference in a
-    gradient of almost 0 as large as any other.)
-    """
+    """Return the gradients of the first update. Adam's first moment is a tenth of them."""
     found = trained(data, out, objective=objective, machine={"accumulate": accumulate}, length="1 step")
     return {name: 10 * x for name, x in found.items() if ".exp_avg." in name}
 
 
 @pytest.mark.parametrize("objective", [{"method": "bc"}, {"method": "pac", "temperature": 0.1}])
 def test_accumulation_gives_the_same_update(data: Path, tmp_path: Path, objective: dict[str, Any]) -> None:
-    """Unless PAC's temperature follows the batch, which then is the micro-batch."""
+    """Only a temperature that is chosen for each batch makes a difference."""
     whole, *parts = (gradients(data, tmp_path / str(n), n, objective) for n in (1, 2, 3))
     assert sum(float(x.abs().sum()) for x in whole.values()) > 1
     for name in whole:
@@ -223,7 +221,7 @@ def test_recomputing_changes_nothing(data: Path, tmp_path: Path) -> None:
     assert_same(again, kept)
 
 
-def test_threads_that_prepare_batches_change_nothing(data: Path, tmp_path: Path) -> None:
+def test_data_threads_change_nothing(data: Path, tmp_path: Path) -> None:
     found = [trained(data, tmp_path / str(n), machine={"workers": n}) for n in (0, 3)]
     assert_same(found[1], found[0])
 
@@ -236,7 +234,7 @@ def test_lengths(data: Path, tmp_path: Path) -> None:
     assert longer.describe()["update_flops"] == run.update_flops > 0
 
 
-def test_noise_on_the_state_is_drawn_anew_each_step(data: Path, tmp_path: Path) -> None:
+def test_proprio_noise_differs_between_steps(data: Path, tmp_path: Path) -> None:
     plain, noisy, again = (
         trained(data, tmp_path / name, length="3 steps", proprio_noise=noise)
         for name, noise in (("a", 0.0), ("b", 0.5), ("c", 0.5))
@@ -249,7 +247,7 @@ def test_noise_on_the_state_is_drawn_anew_each_step(data: Path, tmp_path: Path) 
 
 
 def test_fine_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From a cloned checkpoint with PAC: other data, a constant rate, goals and text dropped; the critic is new."""
+    """PAC from a checkpoint of BC, with other data, a constant rate and a new critic."""
     write_dataset(tmp_path / "old" / "arm", cameras=2, goals=True)
     write_dataset(tmp_path / "new" / "leg", cameras=1, dims=2, low=(-1.0,), high=(0.5,), goals=True, seed=1)
     first = dump(recipe(tmp_path / "old", objective={"method": "bc"}), tmp_path / "first.toml")
@@ -280,7 +278,7 @@ WRONG_STARTS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "more numbers": (lambda p: write_dataset(p, dims=4), {}, "num_proprio of at least the data's 4, found 3"),
     "more actions": (lambda p: write_dataset(p, low=(-1.0,) * 3, high=(1.0,) * 3), {}, "num_actions"),
     "another model": (write_dataset, {"model": {"latent_width": 32}}, "model.latent_width"),
-    "other pictures": (
+    "other images": (
         lambda p: write_dataset(p, cameras=1),
         {"mixture": {"image_size": [8, 8]}},
         "Set mixture.image_size=[12,10] to resize them",
@@ -322,8 +320,8 @@ def test_unknown_cameras_and_damaged_starts(tmp_path: Path, pretrained: Path) ->
         Trainer(config(tmp_path / "data", start=str(tmp_path / "start")), tmp_path / "run")
 
 
-def test_a_taken_over_run_is_the_run_it_would_have_been(data: Path, tmp_path: Path) -> None:
-    """Also from a checkpoint that lacks a head, which starts afresh: of the taken one's nothing is left."""
+def test_reusing_an_ended_run_equals_a_fresh_one(data: Path, tmp_path: Path) -> None:
+    """Also if the checkpoint lacks a head: nothing of the ended run is left."""
     start(config(data, objective={"method": "bc"}), tmp_path / "clone").train()
     settings = config(data, start=str(tmp_path / "clone"))
     first = start(settings, tmp_path / "first")
