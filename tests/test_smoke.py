@@ -60,7 +60,7 @@ def test_data_is_collected_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Collecting" not in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert main([*command, "--resume", "collect.max_steps=9"]) == 2
-    assert "max_steps 30, now 9" in capsys.readouterr().err
+    assert "max_steps 30 before, 9 now" in capsys.readouterr().err
     assert main([*command, "--overwrite", "evaluation.tasks=['control/walker.walk']"]) == 2
     assert {path: path.stat().st_mtime_ns for path in files} == files  # and so is the run that was to be replaced
     RunDirectory(out).open(resume=False, overwrite=True)

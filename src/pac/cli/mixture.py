@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
 
 def print_plan(planned: MixturePlan, console: Console) -> None:
     """Print one row per group and per dataset: its size, and how often it is sampled."""
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE, pad_edge=False, padding=0)
     table.add_column("dataset", overflow="fold")
     for column in ("episodes", "windows", "tokens", "success", "sampled", "epoch"):
         table.add_column(column, justify="right", no_wrap=True)
