@@ -79,10 +79,10 @@ def parse(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
             chosen.add_arguments(command)
             if "--trials" not in command._option_string_actions:
                 words = rename_options(words)
-    args, rest = parser.parse_known_args(words)
-    overrides = [text for text in rest if "=" in text and not text.startswith("-")]
-    if rest and (len(overrides) < len(rest) or not hasattr(args, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args, others = parser.parse_known_args(words)
+    overrides = [text for text in others if "=" in text and not text.startswith("-")]
+    if others and (len(overrides) < len(others) or not hasattr(args, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     if overrides:  # argparse takes positional arguments in one place only; settings may stand anywhere
         args.overrides = [*args.overrides, *overrides]
     return chosen.run, args
