@@ -68,7 +68,7 @@ def numbers_of_rows(size: str) -> Tensor:
 
 
 def make_inputs(size: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return inputs as `attend_to_scalars` makes them. The numbers need no gradient, as in training."""
+    """Return inputs as `InputAttention` makes them. The numbers need no gradient, as in training."""
     torch.manual_seed(0)
     numbers, width, tokens = numbers_of_rows(size).cuda(), WIDTHS[size], NUMBERS * GAINS
     real = torch.arange(tokens, device="cuda") < numbers[:, None] * GAINS

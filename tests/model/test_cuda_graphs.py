@@ -14,19 +14,18 @@ class FakeGraph:
     """A graph that replays by calling the computation again."""
 
     def replay(self) -> None:
-        captured = self.captured
-        captured.result.copy_(captured.compute(captured.inputs))
+        self.captured.result.copy_(self.compute(self.inputs))
 
 
 def test_inputs_are_copied_before_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    options, calls = list[dict[str, Any]](), list[int]()
+    options, calls = list[dict[str, Any]](), list[dict[str, Tensor]]()
 
     def fake_capture(graph: FakeGraph, **given: Any) -> Any:
         options.append(given)
         return nullcontext()
 
     def compute(inputs: dict[str, Tensor]) -> Tensor:
-        calls.append(1)
+        calls.append(inputs)
         return inputs["state"] * inputs["scale"]
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
@@ -36,7 +35,7 @@ def test_inputs_are_copied_before_a_replay(monkeypatch: pytest.MonkeyPatch) -> N
     captured = CapturedGraph(compute, inputs, torch.device("cpu"), warm_up=3, pool="pool")
     assert len(calls) == 4
     assert options == [{"pool": "pool", "capture_error_mode": "thread_local"}]
-    assert captured.inputs["state"].stride() == state.stride()
-    captured.graph.captured = captured
-    captured.compute = compute
+    assert calls[-1]["state"].stride() == state.stride()
+    assert calls[-1]["state"] is not state
+    captured.graph.captured, captured.graph.compute, captured.graph.inputs = captured, compute, calls[-1]
     assert torch.equal(captured({"state": state + 1, "scale": torch.tensor(3)}), (state + 1) * 3)

@@ -33,15 +33,6 @@ class MultiScaleEncoder(nn.Module):
         """Return one scalar per token, ordered by number, then gain. They are float32: 1e-4 and 1e3 both matter."""
         return torch.tanh(values.float()[..., None] * self.gains.float()).flatten(-2)
 
-    def tokens(
-        self,
-        values: Float[Tensor, "batch number"],
-        mask: Bool[Tensor, "batch number"],
-        positions: Float[Tensor, "token width"],
-    ) -> AnyTokens:
-        mask = mask.repeat_interleave(len(self.gains), dim=-1)
-        return ScalarTokens(self.scalars(values), self.direction, self.linear.bias + positions, mask)
-
 
 class LinearEncoder(nn.Module):
     """Ablation: Linear(1 -> width) and a layer norm for each number."""
@@ -74,6 +65,9 @@ class MuLawEncoder(nn.Module):
         return self.table(self.bins(values))
 
 
+Numbers = Float[Tensor, "batch number"]
+NumberMask = Bool[Tensor, "batch number"]
+Positions = Float[Tensor, "token width"]
 NumberEncoder = MultiScaleEncoder | LinearEncoder | MuLawEncoder
 
 
@@ -83,20 +77,16 @@ def number_encoder(config: ModelConfig, width: int) -> NumberEncoder:
     return LinearEncoder(width) if config.number_encoder == "linear" else MuLawEncoder(config, width)
 
 
-def number_tokens(
-    encoder: NumberEncoder,
-    values: Float[Tensor, "batch number"],
-    mask: Bool[Tensor, "batch number"],
-    positions: Float[Tensor, "token width"],
-) -> AnyTokens:
+def number_tokens(encoder: NumberEncoder, values: Numbers, mask: NumberMask, positions: Positions) -> AnyTokens:
     """Return the tokens of numbers. `positions` are learned embeddings, one per number and gain."""
     values = values.masked_fill(~mask, 0)
     if isinstance(encoder, MultiScaleEncoder):
-        return encoder.tokens(values, mask, positions)
+        mask = mask.repeat_interleave(len(encoder.gains), dim=-1)
+        return ScalarTokens(encoder.scalars(values), encoder.direction, encoder.linear.bias + positions, mask)
     return Tokens(encoder(values) + positions, mask)
 
 
-IMAGE_STD = 0.05
+IMAGE_STD = 0.05  # of an image token's entries
 
 
 class ImageEncoder(nn.Module):
@@ -171,7 +161,7 @@ class InputEncoder(nn.Module):
         ]
         return [group for group in groups if group.mask.shape[1]]
 
-    def proprio_tokens(self, observation: Observation, positions: Float[Tensor, "token width"]) -> AnyTokens:
+    def proprio_tokens(self, observation: Observation, positions: Positions) -> AnyTokens:
         values = observation.proprio
         if self.config.proprio_scaling != "raw":
             values = values - observation.proprio_centre
@@ -185,7 +175,7 @@ class InputEncoder(nn.Module):
         images: UInt8[Tensor, "batch image rows columns 3"],
         slots: Int64[Tensor, "batch image"],
         mask: Bool[Tensor, "batch image"],
-        positions: Float[Tensor, "token width"],
+        positions: Positions,
     ) -> Tokens:
         batch, count = mask.shape
         per_image, width = self.config.tokens_per_image, self.config.token_width
@@ -195,7 +185,7 @@ class InputEncoder(nn.Module):
         embedded = self.image(images.flatten(0, 1)).view(batch, count, per_image, width) + places
         return Tokens(embedded.flatten(1, 2), mask.repeat_interleave(per_image, dim=1))
 
-    def text_tokens(self, observation: Observation, positions: Float[Tensor, "token width"]) -> Tokens:
+    def text_tokens(self, observation: Observation, positions: Positions) -> Tokens:
         mask = observation.text_mask
         embedded = self.text(observation.text.masked_fill(~mask, 0)) + positions[: mask.shape[1]]
         return Tokens(embedded, mask)

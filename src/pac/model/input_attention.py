@@ -34,6 +34,13 @@ TABLES_PAY = 150  # nano has 32 and micro 96: projecting is faster. tiny has 192
 NOTHING = -1e30  # log of zero attention. It is finite: the difference of two is not NaN
 
 
+Latents = Float[Tensor, "latent width"]
+LatentBatch = Float[Tensor, "batch latent width"]
+Probe = Float[Tensor, "head query token_width"]
+Shift = Float[Tensor, "head query"]
+TokenScalars = Float[Tensor, "batch token"]
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionResult:
     """Output of attention to some of the tokens, and the log of their unnormalised attention."""
@@ -59,9 +66,7 @@ class InputAttention(nn.Module):
         saved, spent = config.token_width * width, config.num_heads * config.num_latents
         self.by_tables = saved >= TABLES_PAY * spent
 
-    def forward(
-        self, latents: Float[Tensor, "latent width"], groups: Sequence[AnyTokens], num_rows: int
-    ) -> Float[Tensor, "batch latent width"]:
+    def forward(self, latents: Latents, groups: Sequence[AnyTokens], num_rows: int) -> LatentBatch:
         if not self.by_tables:
             groups = [group.dense() for group in groups]
         scalars = [group for group in groups if isinstance(group, ScalarTokens)]
@@ -70,101 +75,78 @@ class InputAttention(nn.Module):
         latents = cast_residual(latents + output) if self.fast else latents + output
         return latents + self.mlp(self.mlp_norm(latents))
 
-    def _attend_dense(
-        self, latents: Float[Tensor, "latent width"], groups: Sequence[Tokens], num_rows: int
-    ) -> Float[Tensor, "batch latent width"]:
+    def _attend_dense(self, latents: Latents, groups: Sequence[Tokens], num_rows: int) -> LatentBatch:
         """Return ordinary attention to tokens that are all written out."""
         token_width = self.source_norm.normalized_shape[0]
         source = [group.embedding for group in groups] or [latents.new_zeros(num_rows, 0, token_width)]
         mask = [group.mask for group in groups] or [latents.new_zeros(num_rows, 0, dtype=torch.bool)]
-        return self.attention(
-            self.query_norm(latents)[None], self.source_norm(torch.cat(source, 1)), torch.cat(mask, 1)
-        )
+        query = self.query_norm(latents)[None]
+        return self.attention(query, self.source_norm(torch.cat(source, 1)), torch.cat(mask, 1))
 
-    def _attend(
-        self, latents: Float[Tensor, "latent width"], scalars: Sequence[ScalarTokens], dense: Sequence[Tokens]
-    ) -> Float[Tensor, "batch latent width"]:
-        probe, shift = make_probe(self.query_norm(latents), self.attention)
-        results = [attend_to_scalars(group, probe, shift, self.source_norm, self.attention) for group in scalars]
+    def _attend(self, latents: Latents, scalars: Sequence[ScalarTokens], dense: Sequence[Tokens]) -> LatentBatch:
+        probe, shift = self._make_probe(latents)
+        results = [self._attend_scalars(group, probe, shift) for group in scalars]
         if dense:
             tokens = Tokens(torch.cat([g.embedding for g in dense], 1), torch.cat([g.mask for g in dense], 1))
-            results.append(attend_tokens(tokens, probe, shift, self.source_norm, self.attention))
+            results.append(self._attend_tokens(tokens, probe, shift))
         return self.attention.out(merge(results).flatten(2))
 
+    def _make_probe(self, latents: Latents) -> tuple[Probe, Shift]:
+        """Return (probe, shift). The scaled score of a normalised token y is probe . y + shift."""
+        split = (self.attention.num_heads, -1)
+        query = self.query_norm(latents)
+        heads = self.attention.query(query).unflatten(-1, split).transpose(0, 1)
+        with full_precision(query):
+            heads = widened(heads) * heads.shape[-1] ** -0.5
+            key = widened(self.attention.key.weight).unflatten(0, split)
+            bias = widened(self.attention.key.bias).unflatten(0, (*split, 1))
+            return heads @ key, (heads @ bias)[..., 0]
 
-def make_probe(
-    query: Float[Tensor, "query query_width"], attention: Attention
-) -> tuple[Float[Tensor, "head query token_width"], Float[Tensor, "head query"]]:
-    """Return (probe, shift). The scaled score of a normalised token y is probe . y + shift."""
-    heads = attention.query(query).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)
-    with full_precision(query):
-        heads = widened(heads) * heads.shape[-1] ** -0.5
-        key = widened(attention.key.weight).unflatten(0, (attention.num_heads, -1))
-        bias = widened(attention.key.bias).unflatten(0, (attention.num_heads, -1, 1))
-        return heads @ key, (heads @ bias)[..., 0]
+    def _attend_tokens(self, tokens: Tokens, probe: Probe, shift: Shift) -> AttentionResult:
+        """Attend to tokens of any kind. Scores come from the probe, and each value is projected."""
+        extra = -tokens.mask.shape[1] % 8 if tokens.mask.is_cuda else 0  # GPUs are fast at multiples of 8
+        embedding, mask = F.pad(tokens.embedding, (0, 0, 0, extra)), F.pad(tokens.mask, (0, extra))[:, None, None]
+        source = self.source_norm(embedding)
+        value = self.attention.value(source).unflatten(-1, (self.attention.num_heads, -1)).transpose(1, 2)
+        score = F.linear(source, probe.flatten(0, 1).to(source.dtype)).mT.unflatten(1, probe.shape[:2])
+        score = (widened(score) + shift[..., None]).masked_fill(~mask, NOTHING)
+        log_mass = score.logsumexp(-1, keepdim=True)
+        weight = (score - log_mass).exp() * mask  # a row without tokens gives zeros
+        output = weight.to(value.dtype) @ value
+        return AttentionResult(output.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
 
-
-def attend_tokens(
-    tokens: Tokens,
-    probe: Float[Tensor, "head query token_width"],
-    shift: Float[Tensor, "head query"],
-    norm: nn.LayerNorm,
-    attention: Attention,
-) -> AttentionResult:
-    """Attend to tokens of any kind. Scores come from the probe, and each value is projected."""
-    extra = -tokens.mask.shape[1] % 8 if tokens.mask.is_cuda else 0  # GPUs are fast at multiples of 8
-    embedding, mask = F.pad(tokens.embedding, (0, 0, 0, extra)), F.pad(tokens.mask, (0, extra))[:, None, None]
-    source = norm(embedding)
-    value = attention.value(source).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-    score = F.linear(source, probe.flatten(0, 1).to(source.dtype)).mT.unflatten(1, probe.shape[:2])
-    score = (widened(score) + shift[..., None]).masked_fill(~mask, NOTHING)
-    log_mass = score.logsumexp(-1, keepdim=True)
-    weight = (score - log_mass).exp() * mask  # a row without tokens gives zeros
-    output = weight.to(value.dtype) @ value
-    return AttentionResult(output.transpose(1, 2), log_mass[..., 0].transpose(1, 2))
-
-
-def attend_to_scalars(
-    tokens: ScalarTokens,
-    probe: Float[Tensor, "head query token_width"],
-    shift: Float[Tensor, "head query"],
-    norm: nn.LayerNorm,
-    attention: Attention,
-) -> AttentionResult:
-    """Attend to tokens of numbers. What depends on the width of a token is computed once, not once per row."""
-    heads = (attention.num_heads, -1)
-    with full_precision(probe):
-        direction, offset = centred(tokens.direction), centred(tokens.offset)
-        scalar = tokens.scalar.to(direction.dtype).masked_fill(~tokens.mask, 0)
-        scale = norm_scale(scalar, direction, offset, norm.eps).masked_fill(~tokens.mask, 0)
-        direction, offset = direction * norm.weight, offset * norm.weight
-        direction_score, offset_score = probe @ direction, probe @ offset.T
-        shift = shift + probe @ widened(norm.bias)
-    weight = attention.value.weight
-    direction_value = F.linear(direction.to(weight.dtype), weight).unflatten(0, heads)
-    offset_value = F.linear(offset.to(weight.dtype), weight).unflatten(-1, heads).transpose(0, 1)
-    # Without other tokens the shift cancels in the softmax. An optimiser needs a gradient of zero, not none.
-    constant = attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
-    tables = direction_score, offset_score, direction_value, offset_value
-    attend = scalar_kernels.attend_scalars if use_kernels(offset_value) else ScalarAttention.apply
-    output, log_mass = attend(scale, scalar, *tables)
-    some = tokens.mask.any(-1)[:, None, None, None]
-    log_mass = (log_mass + shift[:, None]).permute(1, 2, 0)
-    return AttentionResult(output.permute(1, 2, 0, 3) + constant * some, log_mass)
+    def _attend_scalars(self, tokens: ScalarTokens, probe: Probe, shift: Shift) -> AttentionResult:
+        """Attend to tokens of numbers. What depends on the width of a token is computed once, not once per row."""
+        heads, norm = (self.attention.num_heads, -1), self.source_norm
+        with full_precision(probe):
+            direction, offset = centred(tokens.direction), centred(tokens.offset)
+            scalar = tokens.scalar.to(direction.dtype).masked_fill(~tokens.mask, 0)
+            scale = norm_scale(scalar, direction, offset, norm.eps).masked_fill(~tokens.mask, 0)
+            direction, offset = direction * norm.weight, offset * norm.weight
+            direction_score, offset_score = probe @ direction, probe @ offset.T
+            shift = shift + probe @ widened(norm.bias)
+        weight = self.attention.value.weight
+        direction_value = F.linear(direction.to(weight.dtype), weight).unflatten(0, heads)
+        offset_value = F.linear(offset.to(weight.dtype), weight).unflatten(-1, heads).transpose(0, 1)
+        # Without other tokens the shift cancels in the softmax. An optimiser needs a gradient of zero, not none.
+        constant = self.attention.value(norm.bias).unflatten(0, heads) + 0 * shift.sum()
+        tables = direction_score, offset_score, direction_value, offset_value
+        attend = scalar_kernels.attend_scalars if use_kernels(offset_value) else ScalarAttention.apply
+        output, log_mass = attend(scale, scalar, *tables)
+        some = tokens.mask.any(-1)[:, None, None, None]
+        log_mass = (log_mass + shift[:, None]).permute(1, 2, 0)
+        return AttentionResult(output.permute(1, 2, 0, 3) + constant * some, log_mass)
 
 
 def use_kernels(like: Tensor) -> bool:
-    return (
-        KERNELS and like.is_cuda and like.dtype in (torch.bfloat16, torch.float32) and has_large_smem(like.device.index)
-    )
+    """Return whether kernels/scalar.py replaces `ScalarAttention`."""
+    known = like.is_cuda and like.dtype in (torch.bfloat16, torch.float32)
+    return KERNELS and known and has_large_smem(like.device.index)
 
 
 def norm_scale(
-    scalar: Float[Tensor, "batch token"],
-    direction: Float[Tensor, " width"],
-    offset: Float[Tensor, "token width"],
-    eps: float,
-) -> Float[Tensor, "batch token"]:
+    scalar: TokenScalars, direction: Float[Tensor, " width"], offset: Float[Tensor, "token width"], eps: float
+) -> TokenScalars:
     """Return the factor s of the layer norm, 1 / sqrt(variance + eps). The variance is quadratic in t."""
     square, cross, constant_term = direction.square().mean(), (offset * direction).mean(-1), offset.square().mean(-1)
     variance = (scalar * square + 2 * cross) * scalar + constant_term
@@ -192,8 +174,8 @@ class ScalarAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        scale: Float[Tensor, "batch token"],
-        scalar: Float[Tensor, "batch token"],
+        scale: TokenScalars,
+        scalar: TokenScalars,
         direction_score: Float[Tensor, "head query"],
         offset_score: Float[Tensor, "head query token"],
         direction_value: Float[Tensor, "head width"],
