@@ -131,7 +131,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "improve.json").write_text(json.dumps(rounds))
     evaluation = write_evaluation(tmp_path / f"{name}.json", records)
-    text = make_page([run, evaluation, tmp_path / "i"], title=HOSTILE, notes=[HOSTILE], command=HOSTILE)
+    text = make_page([f"{HOSTILE}={run}", evaluation, tmp_path / "i"], title=HOSTILE, notes=[HOSTILE], command=HOSTILE)
     page = Page(text)
     assert page.tags["script"] == 1
     assert page.tags["img"] == 0

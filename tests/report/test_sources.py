@@ -33,6 +33,17 @@ def test_a_finished_run_has_no_notes(tmp_path: Path) -> None:
     assert run.curves["loss/total"].values.tolist() == list(range(10, 101, 10))
 
 
+def test_a_run_with_old_names_is_read_under_the_present_ones(tmp_path: Path) -> None:
+    content = config()
+    content["config"]["evaluation"]["trials"] = content["config"]["evaluation"].pop("episodes")
+    counts = content["mixture"]["datasets"][0]
+    counts["trajectories"] = counts.pop("windows")
+    run = read_one(write_run(tmp_path / "a", content, metrics()))
+    assert isinstance(run, LoadedRun)
+    assert run.recipe["evaluation"]["episodes"] == 10
+    assert run.settings["mixture"]["datasets"][0]["windows"] == 40
+
+
 def test_a_line_that_is_half_written_does_not_count_and_nulls_are_gaps(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     lines = [
