@@ -15,7 +15,6 @@ from pac.report import charts, html
 from pac.report.groups import ENDED_AT_SUCCESS, ComparisonGroup
 
 Colours = Mapping[str, int]  # row -> number of its colour
-UNITS = {"success": "success, %", "percent": "% of expert", "return": "return"}
 MAX_NOTES = 5  # more are folded
 INTERVALS = "Mean [95% interval]. Bold: within the interval of the best of its row."
 SEEDS = (
@@ -73,7 +72,7 @@ def _bar_charts(comparison: ComparisonGroup, colours: Colours) -> list[str]:
             if bars and (metric != "return" or not others):
                 title = place if place in comparison.tasks else "all tasks" if place == ALL else f"all of {place}"
                 drawing = charts.bars(title, bars, (0.0, 100.0) if metric == "success" else None)
-                figures.append(drawing.figure(UNITS[metric]))
+                figures.append(drawing.figure(METRICS[metric][0]))
     return ["<h3>By task</h3>", html.columns(figures)]
 
 

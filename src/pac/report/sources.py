@@ -3,6 +3,7 @@
 A source that is damaged or unfinished is read as far as it goes, with a note.
 """
 
+import dataclasses
 import glob
 import json
 import math
@@ -119,8 +120,11 @@ def _paths(pattern: str) -> list[Path]:
 
 def _read_source(path: Path, label: str | None) -> Source:
     if (path / IMPROVE).is_file():
-        return _read_improvement(path, label)
-    return _read_run(path, label) if path.is_dir() else _read_evaluation(path, label)
+        source: Source = _read_improvement(path)
+    else:
+        source = _read_run(path) if path.is_dir() else _read_evaluation(path)
+    notes = tuple(f"{path}: {note}" for note in source.notes)
+    return dataclasses.replace(source, label=label, notes=notes)
 
 
 def _read_json(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -136,7 +140,7 @@ def _read_json(path: Path) -> tuple[dict[str, Any], list[str]]:
     return content, []
 
 
-def _read_run(path: Path, label: str | None) -> LoadedRun:
+def _read_run(path: Path) -> LoadedRun:
     config, notes = _read_json(path / CONFIG)
     whole = {"config", "model", "steps"} <= config.keys()
     if whole:
@@ -153,9 +157,8 @@ def _read_run(path: Path, label: str | None) -> LoadedRun:
         damaged.append(f"Not finished: step {last:,}{'' if planned is None else f' of {planned:,}'}.")
     return LoadedRun(
         name=str(path),
-        label=label,
         path=path,
-        notes=tuple(f"{path}: {note}" for note in [*notes, *damaged_lines, *damaged]),
+        notes=(*notes, *damaged_lines, *damaged),
         settings=config,
         command=config.get("command"),
         curves=curves,
@@ -188,7 +191,7 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
     return curves, notes
 
 
-def _read_evaluation(path: Path, label: str | None) -> LoadedEvaluation:
+def _read_evaluation(path: Path) -> LoadedEvaluation:
     name = str(path)
     path = path.with_name(path.name.removesuffix(".partial.jsonl"))
     try:
@@ -199,9 +202,8 @@ def _read_evaluation(path: Path, label: str | None) -> LoadedEvaluation:
     unfinished = not records or partial_path(path).is_file()
     return LoadedEvaluation(
         name=name,
-        label=label,
         path=path,
-        notes=(f"{name}: Not finished: {len(records):,} episodes so far.",) if unfinished else (),
+        notes=(f"Not finished: {len(records):,} episodes so far.",) if unfinished else (),
         settings=settings,
         command=document.get("command"),
         records=records,
@@ -227,7 +229,7 @@ def _find_videos(folder: Path, records: Iterable[EpisodeRecord]) -> dict[Path, s
     return captions
 
 
-def _read_improvement(path: Path, label: str | None) -> LoadedImprovement:
+def _read_improvement(path: Path) -> LoadedImprovement:
     content, notes = _read_json(path / IMPROVE)
     rounds, status = tuple(map(FinishedRound.from_json, content.get("rounds", ()))), str(content.get("status", ""))
     if status == "running" or not rounds:
@@ -237,9 +239,8 @@ def _read_improvement(path: Path, label: str | None) -> LoadedImprovement:
         experts |= _experts(_read_json(path / entry.evaluation)[0])
     return LoadedImprovement(
         name=str(path),
-        label=label,
         path=path,
-        notes=tuple(f"{path}: {note}" for note in notes),
+        notes=tuple(notes),
         settings=content.get("config", {}),
         status=status,
         rounds=rounds,
