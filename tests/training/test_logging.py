@@ -78,6 +78,7 @@ def test_the_summary(tmp_path: Path) -> None:
     last = {k: v for k, v in read_metrics(tmp_path / "run")[-1].items() if k != "step" and not k.startswith("time/")}
     assert found["last"] == last
     assert {"torch", "pac", "python"} <= found["versions"].keys()
+    assert ("commit" in found["versions"]) == (DOCS.parent / ".git").exists()
     assert f"`{'`, `'.join(found)}`" in (DOCS / "training.md").read_text()
 
 

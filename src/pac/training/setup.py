@@ -166,24 +166,19 @@ def _check_rewards(sampler: Sampler) -> None:
 
 def mean_flops(plan: MixturePlan, model: ModelConfig, num_samples: int) -> float:
     """Return the FLOPs of one update, averaged over the mixture."""
-    total = 0.0
+    total, mixture = 0.0, plan.mixture
     for row in plan.datasets:
-        load = Load(
-            num_proprio=row.counts.proprio,
-            num_images=row.counts.images,
-            num_text_tokens=model.num_text_tokens,
-            num_actions=row.counts.actions,
-        )
-        cost = update_flops(model, load, plan.mixture.batch_size, plan.mixture.window, num_samples)
-        total += float(row.p_eff) * cost
+        inputs = {"num_proprio": row.counts.proprio, "num_images": row.counts.images}
+        load = Load(**inputs, num_text_tokens=model.num_text_tokens, num_actions=row.counts.actions)
+        total += float(row.p_eff) * update_flops(model, load, mixture.batch_size, mixture.window, num_samples)
     return total
 
 
 def versions() -> dict[str, str]:
     """Return the versions of PAC, PyTorch and Python, and the commit of a checkout."""
     found = {"pac": pac.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    root = Path(__file__).parents[2]
-    if (root / ".git").exists():  # installed elsewhere, the nearest repository would be someone else's
+    root = Path(__file__).parents[3]
+    if (root / ".git").exists():  # of an installed PAC the nearest repository would be another project's
         try:
             command = ["git", "-C", str(root), "rev-parse", "HEAD"]
             commit = subprocess.run(command, capture_output=True, text=True, timeout=5)

@@ -159,11 +159,7 @@ class Trainer:
     def _check_evaluation(self) -> None:
         """Raise if the policy cannot be evaluated on the recipe's tasks."""
         config, cameras, evaluator = self.config.evaluation, self.metadata.cameras, self.evaluator
-        if evaluator is None:
-            raise ValueError(
-                f"evaluation.tasks: expected an evaluator for {', '.join(config.tasks)}, found none. Pass "
-                "`evaluator`, or set no tasks."
-            )
+        assert evaluator is not None, "evaluation.tasks needs an evaluator"
         for spec in self.processes.on_main(lambda: evaluator.specs(config, cameras)):
             embodiment = self.metadata.embodiment(spec)
             if embodiment.goal_cameras and spec.instruction not in self.goals:
