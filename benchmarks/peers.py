@@ -1,17 +1,17 @@
-"""What one would pick instead of PAC: BC, TD3+BC, IQL and CQL of d3rlpy, on the same data and the same trials.
+"""Baselines: BC, TD3+BC, IQL and CQL of d3rlpy, on the same data and the same evaluation episodes as PAC.
 
     python benchmarks/peers.py DATA... --grid --out runs/peers/grid.json           # settings, tried with seed 0
     python benchmarks/peers.py DATA... --chosen runs/peers/grid.json --out runs/peers/peers.json
     pac report runs/poor/results.json runs/peers/peers.json --out page.html       # PAC beside them
 
-One model a dataset of `pac collect`, proprioception alone. Trials are those of `pac study`: the same initial states,
-and the rules that the data was collected under unless others are given. Both commands go on where they were stopped
-(`OUT.runs.jsonl` has a line a run); a run that fails, a process that dies, Ctrl-C or SIGTERM lose what was under way
-and nothing else, and --out is written from what is done.
+One model per dataset of `pac collect`, from proprioception alone. Evaluation episodes start from the initial states of
+`pac study`. Their limits are those of the data unless others are given. Both commands continue where they were stopped:
+`OUT.runs.jsonl` has a line per run. A failed run, a dead process, Ctrl-C and SIGTERM lose only unfinished runs.
+--out is written from the finished ones.
 
-Beside `pac study study/together`, on its poor data; the grid sees two tasks that PAC was tuned on, the comparison none:
-    poor=runs/together/data/poor/metaworld
-    rules="--methods bc td3+bc iql --trials 34 --max-steps 200 --stop-at-success --device cpu --processes 2"
+Beside `pac study study/multitask`, on its poor data. The grid sees two tasks that PAC was tuned on:
+    poor=runs/multitask/data/poor/metaworld
+    rules="--methods bc td3+bc iql --episodes 34 --max-steps 200 --stop-at-success --device cpu --processes 2"
     python benchmarks/peers.py $poor-{drawer-close,handle-press} $rules --grid --steps 5000 \\
         --out results/peers/grid.json                                             # 25 minutes of two cores
     python benchmarks/peers.py $poor-{button-press-topdown,coffee-button,handle-press-side} \\
@@ -22,10 +22,10 @@ and the same two of CQL, `--methods cql --device cuda` and files of its own, 7 m
 Beside `pac study study/cartpole`, with the grid on the same task, 11 minutes of two cores:
     data=runs/cartpole/data/mixed/control-cartpole.swingup
     rules="--methods bc td3+bc iql --device cpu --processes 2"
-    python benchmarks/peers.py $data $rules --trials 20 --grid --steps 5000 --out results/peers/cartpole_grid.json
-    python benchmarks/peers.py $data $rules --trials 50 --chosen results/peers/cartpole_grid.json --steps 10000 \\
+    python benchmarks/peers.py $data $rules --episodes 20 --grid --steps 5000 --out results/peers/cartpole_grid.json
+    python benchmarks/peers.py $data $rules --episodes 50 --chosen results/peers/cartpole_grid.json --steps 10000 \\
         --out results/peers/cartpole.json
-On a page, `<!-- pac: table study/together.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
+On a page, `<!-- pac: table study/multitask.json peers/poor.json tasks=metaworld/coffee-button,... -->`.
 
 **Equal terms.** States are standardised and actions brought to [-1, 1] with the statistics and bounds that PAC reads; a
 time limit ends no world; rewards are PAC's (`--reward success`: 1 at success), then scaled as each peer's authors do.
@@ -35,18 +35,17 @@ the comparison must not use. PAC's own were chosen likewise.
 Batches are gathered here by numpy, 2 ms an update faster than with the library's buffer, which tests compare with ours.
 
 **Cost**, an update on one slow CPU core: BC 1.7 ms, TD3+BC 12, IQL 17, CQL 230, so 10,000 of them take 0.3, 2, 3 and 39
-minutes; 20 trials of 200 steps in Meta-World 4 seconds, and IQL and CQL have them twice. The grid has 14 settings
+minutes; 20 episodes of 200 steps in Meta-World 4 seconds, and IQL and CQL have them twice. The grid has 14 settings
 where rewards are sparse, 18 elsewhere; it need not see every task. `--steps 10000 cql=1000` gives CQL fewer. Fewer are
 no bargain: after 6,000, with gamma 0.99 and -1 a step, IQL's mean value was -24 and still falling (it ends above -100).
 
-d3rlpy pins a gymnasium that our worlds do not take, so it is no extra of ours; without its own requirements it works:
+d3rlpy pins a gymnasium that our simulators do not take, so it is no extra of ours. Install it without its requirements:
     pip install --no-deps d3rlpy==2.8.1 gym==0.26.2
     pip install structlog 'dataclasses-json<0.7' scikit-learn cloudpickle h5py tqdm
 """
 
 import argparse
 import dataclasses
-import datetime
 import hashlib
 import importlib
 import itertools
@@ -73,19 +72,19 @@ from rich.console import Console
 
 from pac.data.relabel import episode_returns, reward_column
 from pac.data.store import ACTION, STATE, TERMINATED, Dataset
-from pac.evaluation import EpisodeRecord, experts, record, summarise, tables
+from pac.evaluation import EpisodeRecord, evaluate, experts, summarise, tables
 from pac.evaluation.compare import warnings
 from pac.evaluation.plan import versions
-from pac.evaluation.records import FORMAT, by_actor
+from pac.evaluation.records import by_actor
+from pac.evaluation.result import make_document
 from pac.files import write_atomically as write_text
 from pac.files import write_json
 from pac.improve.loop import StoppedError, signals
 from pac.policy import one_thread
-from pac.rollout import make_jobs, rollout
 from pac.training.setup import choose_device
 from pac.types import Query, Reply
 
-TRIAL_SEED = 10_000  # of `pac study`
+EVALUATION_SEED = 10_000  # of `pac study`
 ROWS = 64  # queries are answered in batches of exactly so many
 METHODS = {"cql": "CQL", "iql": "IQL", "td3+bc": "TD3+BC", "bc": "BC"}  # the slowest first
 CONFIGS = {"cql": "CQLConfig", "iql": "IQLConfig", "td3+bc": "TD3PlusBCConfig", "bc": "BCConfig"}
@@ -115,7 +114,7 @@ def library() -> Any:
         return importlib.import_module("d3rlpy")
     except ImportError as error:
         raise ValueError(
-            f"Expected d3rlpy, found none that can be imported ({error}). Its pins do not fit our worlds', so: "
+            f"Expected d3rlpy, found none that can be imported ({error}). Its pins do not fit our simulators', so: "
             "pip install --no-deps d3rlpy==2.8.1 gym==0.26.2, then pip install structlog 'dataclasses-json<0.7' "
             "scikit-learn cloudpickle h5py tqdm."
         ) from error
@@ -177,10 +176,10 @@ class Job:
     reward: str  # "success" or "world"
     seed: int
     steps: int
-    trials: int
+    episodes: int
     max_steps: int | None
     stop_at_success: bool
-    trial_seed: int = TRIAL_SEED
+    evaluation_seed: int = EVALUATION_SEED
 
     @property
     def extra_reward(self) -> str | None:
@@ -283,29 +282,22 @@ def _noise(query: Query) -> np.ndarray:
 
 
 def perform(job: Job, row: str, device: str, compiled: bool) -> dict[str, Any]:
-    """Train, then try; in a process of its own."""
+    """Train, then evaluate, in a process of its own."""
     torch.set_num_threads(1)
     started, dataset = time.time(), Dataset(job.data)
     algorithm, curve = train(job, dataset, device, compiled=compiled)
-    seconds, trials, made = (
-        time.time() - started,
-        make_jobs([job.task], job.trials, seed=job.trial_seed),
-        list[EpisodeRecord](),
-    )
+    seconds = time.time() - started
+    actors: dict[str, Any] = {}
     for sampled in (False, True) if job.method in STOCHASTIC else (False,):
         label = f"{row}{', sampled' if sampled else ''}, seed {job.seed}"
-        played = rollout(
-            Peer(algorithm, label, sampled=sampled),
-            trials,
-            workers=0,
-            envs_per_worker=50,
-            max_steps=job.max_steps,
-            stop_at_success=job.stop_at_success,
-        )
-        made += [record(trial, label) for trial in played]
+        actors[label] = Peer(algorithm, label, sampled=sampled)
+    limits = {"max_steps": job.max_steps, "stop_at_success": job.stop_at_success}
+    found = evaluate(
+        actors, [job.task], job.episodes, seed=job.evaluation_seed, workers=0, envs_per_worker=50, **limits
+    )
     facts = {"run": name_of(job), "row": row, "each": job.task, "seed": job.seed, "seconds": seconds}
-    facts |= {"trial_seconds": time.time() - started - seconds, "device": device, "curve": curve}
-    return {"job": dataclasses.asdict(job), "facts": facts, "trials": [entry.as_json() for entry in made]}
+    facts |= {"evaluation_seconds": time.time() - started - seconds, "device": device, "curve": curve}
+    return {"job": dataclasses.asdict(job), "facts": facts, "episodes": [entry.as_json() for entry in found.records]}
 
 
 def name_of(job: Job) -> str:
@@ -338,7 +330,8 @@ def plan(args: argparse.Namespace) -> list[tuple[Job, str]]:
         for setting, seed in itertools.product(settings, args.seeds):
             job = Job(
                 method=method, setting=setting, data=str(folder), reward=reward, seed=seed,
-                steps=args.steps.get(method, args.steps[""]), trials=args.trials, trial_seed=args.trial_seed, **rules,
+                steps=args.steps.get(method, args.steps[""]), episodes=args.episodes,
+                evaluation_seed=args.evaluation_seed, **rules,
             )  # fmt: skip
             jobs.append((job, METHODS[method] + (control_group(setting) if args.grid else "")))
     if len({(job.max_steps, job.stop_at_success, job.reward) for job, _ in jobs}) > 1:
@@ -352,7 +345,7 @@ def plan(args: argparse.Namespace) -> list[tuple[Job, str]]:
 
 
 def rules_of(folder: Path) -> dict[str, Any]:
-    """The task of a dataset and the limits it was collected under: trials keep to them unless told otherwise."""
+    """The task of a dataset and the limits it was collected under: evaluation keeps to them unless told otherwise."""
     try:
         settings = json.loads((folder / "collect.json").read_text())["settings"]
         rules = {name: settings[name] for name in ("task", "max_steps", "stop_at_success")}
@@ -381,7 +374,7 @@ def scores(done: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     Where a grid was cut short, settings with fewer tasks than others are left out: those they have may be the easy."""
     found: dict[str, dict[str, list[float]]] = {}
     for run in done:
-        best = [EpisodeRecord.from_json(trial) for trial in run["trials"] if ", sampled," not in trial["actor"]]
+        best = [EpisodeRecord.from_json(entry) for entry in run["episodes"] if ", sampled," not in entry["actor"]]
         score = np.mean([entry.total if entry.success is None else float(entry.success) for entry in best])
         setting = json.dumps(run["job"]["setting"])
         found.setdefault(run["job"]["method"], {}).setdefault(setting, []).append(float(score))
@@ -471,7 +464,7 @@ def key(job: Job) -> str:
 
 
 def result(run: Mapping[str, Any]) -> str:
-    found = by_actor(EpisodeRecord.from_json(trial) for trial in run["trials"]).values()
+    found = by_actor(EpisodeRecord.from_json(entry) for entry in run["episodes"]).values()
     known = all(entry.success is not None for group in found for entry in group)
     means = [np.mean([entry.success if known else entry.total for entry in group]) for group in found]
     return ("success " if known else "return ") + " / ".join(f"{100 * m:.0f}%" if known else f"{m:.4g}" for m in means)
@@ -481,33 +474,32 @@ def document(
     jobs: Sequence[tuple[Job, str]], done: Sequence[Mapping[str, Any]], command: str
 ) -> tuple[dict[str, Any], list[tables.Grid]]:
     """As `pac evaluate` and `pac study` write it; and tables of methods, seeds together."""
-    records = [EpisodeRecord.from_json(trial) for run in done for trial in run["trials"]]
+    records = [EpisodeRecord.from_json(entry) for run in done for entry in run["episodes"]]
     rules, tasks = jobs[0][0], list(dict.fromkeys(job.task for job, _ in jobs))
     table = experts.load(experts.TABLE)
     whole = rules.max_steps is None and not rules.stop_at_success
     known = {task: table[task].mean for task in tasks if whole and task in table}
     rows = by_actor(dataclasses.replace(entry, actor=entry.actor.rpartition(", seed ")[0]) for entry in records)
-    summaries = {row: summarise(trials, experts=known) for row, trials in rows.items()}
-    made = {
-        "format": FORMAT,
-        "command": command,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "settings": {
-            "seed": rules.trial_seed,
-            "tasks": tasks,
-            "actors": {label: {"study": "peers"} for label in by_actor(records)},
-            "max_steps": rules.max_steps,
-            "stop_at_success": rules.stop_at_success,
-            "cameras": [],
-            "versions": versions() | {"d3rlpy": library().__version__},
-        },
-        "trials_per_task": rules.trials,
-        "experts": experts.used(table, known),
-        "runs": [{**run["facts"], **run["job"]} for run in done],
-        "summary": {row: dataclasses.asdict(summary) for row, summary in summaries.items()},
-        "notes": warnings(summaries, []),
-        "trials": [entry.as_json() for entry in records],
+    summaries = {row: summarise(group, experts=known) for row, group in rows.items()}
+    settings = {
+        "seed": rules.evaluation_seed,
+        "tasks": tasks,
+        "actors": {label: {"study": "peers"} for label in by_actor(records)},
+        "max_steps": rules.max_steps,
+        "stop_at_success": rules.stop_at_success,
+        "cameras": [],
+        "versions": versions() | {"d3rlpy": library().__version__},
     }
+    made = make_document(
+        records,
+        settings,
+        summaries,
+        episodes=rules.episodes,
+        experts={task: table[task] for task in known},
+        command=command,
+        runs=[{**run["facts"], **run["job"]} for run in done],
+        notes=warnings(summaries, []),
+    )
     metrics = ("success", "percent") if rules.stop_at_success else tuple(tables.METRICS)
     return made, tables.grids(summaries, metrics=metrics)
 
@@ -526,11 +518,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", help="of training (default: 1 2 3; with --grid 0)")
     parser.add_argument("--steps", type=updates, nargs="+", default=[], metavar="N", help="updates; cql=N of CQL alone")
-    parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--trial-seed", type=int, default=TRIAL_SEED, help="of initial states (default: %(default)s)")
-    parser.add_argument("--max-steps", type=int, help="of a trial (default: as the data)")
+    parser.add_argument("--episodes", type=int, default=50)
+    parser.add_argument("--evaluation-seed", type=int, default=EVALUATION_SEED, help="default: %(default)s")
+    parser.add_argument("--max-steps", type=int, help="of an episode (default: as the data)")
     parser.add_argument(
-        "--stop-at-success", action=argparse.BooleanOptionalAction, help="trials (default: as the data)"
+        "--stop-at-success",
+        action=argparse.BooleanOptionalAction,
+        help="default: as the data",
     )
     parser.add_argument("--reward", choices=GRID, help="default: success where the data stopped at it, else world")
     parser.add_argument("--discount", type=float, nargs="+", help="instead of the grid's")
@@ -539,7 +533,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compile", action="store_true", help="the library's CUDA graphs")
-    parser.add_argument("--out", type=Path, required=True, help="JSON of all trials")
+    parser.add_argument("--out", type=Path, required=True, help="JSON of all episodes")
     args = parser.parse_args(arguments)
     args.steps = {"": 50_000} | dict(args.steps)
     args.seeds = args.seeds or ([0] if args.grid else [1, 2, 3])

@@ -1,4 +1,4 @@
-"""The peers learn from the transitions that are in our store, and play the trials that PAC plays."""
+"""Baselines learn from the transitions in our store, and play the evaluation episodes that PAC plays."""
 
 import argparse
 import dataclasses
@@ -85,7 +85,7 @@ def make_job(method: str = "bc", **changes: Any) -> Job:
         reward="success",
         seed=0,
         steps=10,
-        trials=3,
+        episodes=3,
         max_steps=None,
         stop_at_success=False,
     )
@@ -97,7 +97,7 @@ def make_queries(count: int) -> list[Query]:
     return [Query(task=TASK, observation={STATE: state}, seed=i, step=3) for i, state in enumerate(states)]
 
 
-def test_a_time_limit_ends_no_world_and_loses_no_observation(dataset: Dataset) -> None:
+def test_a_time_limit_is_no_terminal_state_and_loses_no_observation(dataset: Dataset) -> None:
     found = read_transitions(dataset, "success")
     first = [100, 101, 102, 103, 200, 201, 202, 300, 301, 302, 303, 400, 401]  # where 304 led to is not known
     np.testing.assert_array_equal(found.observation[:, 0], first)
@@ -136,7 +136,7 @@ def test_actions_go_to_the_unit_box_and_back(d3rlpy: Any, dataset: Dataset) -> N
     np.testing.assert_allclose(scaler.reverse_transform(unit), raw, atol=1e-5)
 
 
-def test_a_clone_does_what_the_log_did(d3rlpy: Any, dataset: Dataset) -> None:
+def test_a_clone_acts_as_the_data(d3rlpy: Any, dataset: Dataset) -> None:
     """Scaling of states and actions, in training and in acting, and the order of the numbers."""
     job = make_job(steps=400, setting={"learning_rate": 1e-3})
     algorithm, curve = peers.train(job, dataset, "cpu")
@@ -191,11 +191,11 @@ def pendulum(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_trials_are_those_of_pac_and_a_stopped_command_goes_on(
+def test_episodes_are_those_of_pac_and_a_stopped_command_continues(
     d3rlpy: Any, pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid, out = tmp_path / "grid.json", tmp_path / "peers.json"
-    same = [str(pendulum), "--methods", "bc", "--steps", "5", "--trials", "3", "--processes", "1"]
+    same = [str(pendulum), "--methods", "bc", "--steps", "5", "--episodes", "3", "--processes", "1"]
     assert peers.main([*same, "--grid", "--out", str(grid)]) == 0
     assert json.loads(grid.read_text())["chosen"].keys() == {"bc"}
     command = [*same, "--seeds", "1", "2", "--chosen", str(grid), "--out", str(out)]
@@ -203,7 +203,7 @@ def test_trials_are_those_of_pac_and_a_stopped_command_goes_on(
     settings, records = read(out)
     assert list(settings["actors"]) == ["BC, seed 1", "BC, seed 2"]
     random = rollout("random", make_jobs(["gym/Pendulum-v1"], 3, seed=10_000), workers=0, max_steps=20)
-    starts = {trial.index: state_id(trial.episode) for trial in random}
+    starts = {result.index: state_id(result.episode) for result in random}
     assert len(records) == 6
     assert all(entry.state == starts[entry.index] and entry.length == 20 for entry in records)
     assert {run["seed"]: run["setting"] for run in json.loads(out.read_text())["runs"]}.keys() == {1, 2}
@@ -227,11 +227,11 @@ def asked(data: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_trials_can_have_other_rules_than_the_data_and_a_dead_process_takes_no_other_run_along(
+def test_episodes_can_have_other_limits_than_the_data_and_a_dead_process_ends_no_other_run(
     d3rlpy: Any, pendulum: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "peers.json"
-    rules = ["--trials", "2", "--max-steps", "7", "--stop-at-success", "--trial-seed", "3"]
+    rules = ["--episodes", "2", "--max-steps", "7", "--stop-at-success", "--evaluation-seed", "3"]
     assert peers.main(asked(pendulum, *rules, "--steps", "9", "bc=4", "--seeds", "1", "--out", str(out))) == 0
     settings, records = read(out)
     assert (settings["seed"], settings["max_steps"], settings["stop_at_success"]) == (3, 7, True)
@@ -240,7 +240,7 @@ def test_trials_can_have_other_rules_than_the_data_and_a_dead_process_takes_no_o
     (run,) = json.loads(out.read_text())["runs"]
     assert (run["steps"], run["reward"]) == (4, "world")  # rewards go by the data
 
-    good = make_job(data=str(pendulum), task="gym/Pendulum-v1", reward="world", max_steps=7, trials=1)
+    good = make_job(data=str(pendulum), task="gym/Pendulum-v1", reward="world", max_steps=7, episodes=1)
     bad = dataclasses.replace(good, setting={"learning_rate": "none"})
     dead = Deadly(**dataclasses.asdict(good))
     found = list(peers.results([(bad, "BC"), (dead, "BC"), (good, "BC")], 1, "cpu", False))
@@ -261,7 +261,7 @@ class Deadly(Job):
 def test_a_signal_keeps_what_is_done(d3rlpy: Any, pendulum: Path, tmp_path: Path) -> None:
     """The second run would take hours."""
     out, journal = tmp_path / "peers.json", tmp_path / "peers.json.runs.jsonl"
-    command = [sys.executable, peers.__file__, *asked(pendulum, "--trials", "1", "--seeds", "1", "--out", str(out))]
+    command = [sys.executable, peers.__file__, *asked(pendulum, "--episodes", "1", "--seeds", "1", "--out", str(out))]
     command[command.index("bc")] = "iql"
     both = [*command, "--methods", "iql", "bc", "--steps", "3", "bc=100000000"]
     with subprocess.Popen(both, stdout=subprocess.PIPE, text=True) as process:
@@ -287,18 +287,18 @@ def test_the_grid_of_dense_rewards_has_several_discounts() -> None:
 
 def test_the_best_setting_over_all_tasks_is_chosen() -> None:
     def run(setting: float, task: str, returns: float, actor: str = "IQL, seed 0") -> dict[str, Any]:
-        trial = {"actor": actor, "task": task, "seed": 0, "index": 0, "state": "", "length": 1}
+        entry = {"actor": actor, "task": task, "seed": 0, "index": 0, "state": "", "length": 1}
         return {
             "job": {"method": "iql", "setting": {"expectile": setting}},
-            "trials": [trial | {"return": float(returns), "success": None}],
+            "episodes": [entry | {"return": float(returns), "success": None}],
         }
 
     runs = [run(0.7, "a", 3), run(0.9, "a", 9), run(0.7, "b", 7), run(0.9, "b", 1)]
     assert peers.choose(runs) == {"iql": {"expectile": 0.7}}  # of equals the first
     assert peers.choose([*runs, run(0.9, "c", 6), run(0.7, "c", 4)]) == {"iql": {"expectile": 0.9}}
-    assert peers.choose(runs[:3]) == {"iql": {"expectile": 0.7}}  # cut short: 0.9 had the easy task alone
+    assert peers.choose(runs[:3]) == {"iql": {"expectile": 0.7}}  # 0.9 has only the easy task
     unseen = run(0.7, "c", 100)
-    unseen["trials"].append(unseen["trials"][0] | {"actor": "IQL, sampled, seed 0", "return": -1e6})
+    unseen["episodes"].append(unseen["episodes"][0] | {"actor": "IQL, sampled, seed 0", "return": -1e6})
     assert peers.choose([*runs, unseen]) == {"iql": {"expectile": 0.7}}  # samples do not count
 
 

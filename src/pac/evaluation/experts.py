@@ -6,10 +6,9 @@ from a dataset instead, as the paper does (Reed et al., 2022).
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -61,8 +60,3 @@ def save(experts: Mapping[str, Expert], path: str | Path = TABLE) -> None:
     entries = {task: {"return": round(e.mean, 2), "n": e.n, "source": e.source} for task, e in experts.items()}
     document["tasks"] = dict(sorted((document["tasks"] | entries).items()))
     write_json(path, document)
-
-
-def used(experts: Mapping[str, Expert], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the experts of these tasks as plain values for JSON."""
-    return {task: asdict(experts[task]) for task in tasks if task in experts}

@@ -7,7 +7,6 @@ from typing import Any
 
 from pac.evaluation.compare import Difference, compare, warnings
 from pac.evaluation.experts import Expert
-from pac.evaluation.plan import versions
 from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
 from pac.evaluation.summary import Summary, summarise
 
@@ -27,31 +26,6 @@ class Evaluation:
         """Return a copy with more notes, in the document too."""
         notes = [*notes, *self.notes]
         return dataclasses.replace(self, notes=notes, document=self.document | {"notes": notes})
-
-
-def make_settings(
-    actors: Mapping[str, Mapping[str, Any]],
-    tasks: Sequence[str],
-    *,
-    seed: int,
-    max_steps: int | None,
-    stop_at_success: bool,
-    cameras: Sequence[str] = (),
-    installed: Mapping[str, str | None] | None = None,
-) -> dict[str, Any]:
-    """Return everything that decides how an episode goes. Episodes of other settings do not mix with these.
-
-    `actors` has a description of each. `installed` are versions, by default those of this machine.
-    """
-    return {
-        "seed": seed,
-        "tasks": list(tasks),
-        "actors": dict(actors),
-        "max_steps": max_steps,
-        "stop_at_success": stop_at_success,
-        "cameras": list(cameras),
-        "versions": versions() if installed is None else dict(installed),
-    }
 
 
 def make_document(

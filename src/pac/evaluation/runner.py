@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from pac.evaluation.experts import Expert
 from pac.evaluation.experts import load as load_experts
-from pac.evaluation.plan import Actor, make_actors
+from pac.evaluation.plan import Actor, make_actors, versions
 from pac.evaluation.records import EpisodeRecord, Journal, Key, record
-from pac.evaluation.result import Evaluation, make_result, make_settings
+from pac.evaluation.result import Evaluation, make_result
 from pac.policy import Policy
 from pac.rollout import EpisodeResult, Job, PersistentWorkers, PolicyProtocol, make_jobs, rollout
 
@@ -67,12 +67,13 @@ def evaluate(
     limits: dict[str, Any] = {"max_steps": max_steps, "stop_at_success": stop_at_success, "cameras": tuple(cameras)}
     machine: dict[str, Any] = {"workers": workers, "envs_per_worker": envs_per_worker, "ray": ray}
     machine["persistent_workers"] = persistent_workers
-    settings = make_settings({actor.label: actor.describe() for actor in chosen}, tasks, seed=seed, **limits)
+    described = {actor.label: actor.describe() for actor in chosen}
+    settings = {"seed": seed, "tasks": list(tasks), "actors": described, **limits, "versions": versions()}
     with Journal(journal, settings) as kept:
         _check_nothing_is_lost(kept, order, episodes)
-        asked_for = set(order)
+        new = set(order) - kept.records.keys()
         for entry in known:
-            if entry.key in asked_for - kept.records.keys():
+            if entry.key in new:
                 kept.append(entry)
 
         def result() -> Evaluation:

@@ -26,7 +26,6 @@ from pac.types import Episode
 MAX_RATE = 30.0  # frames per second; faster environments skip some
 PANEL, HEAD, FOOT, MARGIN = 92, 18, 16, 6  # height of the panel, of its title and legend, space beside; pixels
 INK = {"value": (255, 176, 0), "reward": (100, 160, 255), "success": (80, 220, 100), "text": (230, 230, 230)}
-EXTRA = "pip install 'perceiver-actor-critic[video]'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +109,14 @@ def replay(
 
 
 def draw(frames: Iterator[np.ndarray], curves: Curves, stride: int) -> Iterator[np.ndarray]:
-    """Yield each frame with the panel under it. The panel is bright up to the frame's moment and dim after it."""
-    panel, dark = None, None
+    """Yield each frame with the panel under it, and a line at the frame's moment."""
+    panel = None
     for number, frame in enumerate(frames):
         height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # h264 wants even sides
-        if panel is None or dark is None:
-            panel = draw_panel(curves, width)
-            dark = (panel // 3).astype(np.uint8)
-            dark[:HEAD], dark[-FOOT:] = panel[:HEAD], panel[-FOOT:]
+        panel = draw_panel(curves, width) if panel is None else panel
         step = min(number * stride, len(curves.reward))
-        now = int(_columns(len(curves.reward), width)[step])
-        below = np.concatenate([panel[:, : now + 1], dark[:, now + 1 :]], 1)
-        below[HEAD:-FOOT, now] = INK["text"]
+        below = panel.copy()
+        below[HEAD:-FOOT, int(_columns(len(curves.reward), width)[step])] = INK["text"]
         yield np.concatenate([frame[:height, :width], below])
 
 
@@ -135,14 +130,12 @@ def draw_panel(curves: Curves, width: int) -> np.ndarray:
         x = int(columns[curves.success + 1])
         pen.line([(x, HEAD), (x, PANEL - FOOT)], fill=INK["success"])
         pen.text((min(x + 3, width - 50), PANEL - FOOT - 14), "success", fill=INK["success"])
-    legend = [(curves.title, INK["text"])]
-    for name, values in (("reward", curves.reward), ("value", curves.value)):
+    pen.text((MARGIN, 2), curves.title, fill=INK["text"])
+    for i, (name, values) in enumerate((("reward", curves.reward), ("value", curves.value))):
         if values is not None and len(values):
             pen.line(_polyline(values, columns), fill=INK[name])
-            legend.append((f"{name} {np.nanmin(values):.3g} to {np.nanmax(values):.3g}", INK[name]))
-    pen.text((MARGIN, 2), legend[0][0], fill=legend[0][1])
-    for i, (text, ink) in enumerate(legend[1:]):
-        pen.text((MARGIN + i * width // 2, PANEL - FOOT + 1), text, fill=ink)
+            text = f"{name} {np.nanmin(values):.3g} to {np.nanmax(values):.3g}"
+            pen.text((MARGIN + i * width // 2, PANEL - FOOT + 1), text, fill=INK[name])
     return np.array(image)
 
 
@@ -164,7 +157,8 @@ def packages() -> tuple[Any, Any, Any]:
         import av
         from PIL import Image, ImageDraw
     except ImportError as error:
-        raise ValueError(f"Expected PyAV and Pillow, which videos need, found {error}. Do: {EXTRA}") from error
+        fix = "pip install 'perceiver-actor-critic[video]'"
+        raise ValueError(f"Expected PyAV and Pillow, which videos need, found {error}. Do: {fix}") from error
     return av, Image, ImageDraw
 
 

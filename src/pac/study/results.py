@@ -10,7 +10,7 @@ from pac.evaluation import experts, tables
 from pac.evaluation.compare import warnings
 from pac.evaluation.plan import versions
 from pac.evaluation.records import EpisodeRecord, by_actor
-from pac.evaluation.result import make_document, make_settings
+from pac.evaluation.result import make_document
 from pac.evaluation.summary import Summary, summarise
 from pac.evaluation.tables import METRICS, Grid
 from pac.study.experts import experts_path
@@ -39,14 +39,15 @@ def make_results(folder: StudyFolder, command: str) -> StudyResults:
     known = {task: table[task].mean for task in study.whole_tasks if task in table}
     groups = by_actor(records)
     summaries = _summaries(study, groups, known)
-    settings = make_settings(
-        {label: {"study": study.name} for label in groups},
-        list(dict.fromkeys(entry.task for entry in records)),
-        seed=rules.seed,
-        max_steps=rules.max_steps,
-        stop_at_success=rules.stop_at_success,
-        installed=_versions(facts),
-    )
+    settings = {
+        "seed": rules.seed,
+        "tasks": list(dict.fromkeys(entry.task for entry in records)),
+        "actors": {label: {"study": study.name} for label in groups},
+        "max_steps": rules.max_steps,
+        "stop_at_success": rules.stop_at_success,
+        "cameras": [],
+        "versions": _versions(facts),
+    }
     document = make_document(
         records,
         settings,
