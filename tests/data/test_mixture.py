@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pac.cli import parse
-from pac.data.mixture import Counts, DatasetConfig, Mixture, MixturePlan, load_mixture, parse_mixture, plan
+from pac.data.mixture import DatasetConfig, DatasetCounts, Mixture, MixturePlan, load_mixture, parse_mixture, plan
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "paper"
 
@@ -186,7 +186,7 @@ def test_probabilities_sum_to_one(scaling: MixturePlan, pretraining: MixturePlan
 
 def test_tokens_of_one_step() -> None:
     # The padded input of the paper: 2,634 tokens a step and 304 for the action.
-    assert Counts(windows=1, proprio=223, images=8, actions=38).tokens(window=1) == 2634 + 304
+    assert DatasetCounts(windows=1, proprio=223, images=8, actions=38).tokens(window=1) == 2634 + 304
 
 
 def group(name: str = "a", weight: float = 1, **more: Any) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def test_the_documentation_names_every_setting_and_its_default() -> None:
         default = row.rsplit("|", 2)[1].strip()
         if field.default not in (dataclasses.MISSING, None):
             assert default == json.dumps(field.default), field.name
-    for field in dataclasses.fields(Counts):
+    for field in dataclasses.fields(DatasetCounts):
         assert f"`{field.name}`" in text
     for field in dataclasses.fields(Mixture):
         assert field.name in text

@@ -1,9 +1,8 @@
-"""Mixtures: which datasets a run learns from, how often each is drawn, and how long one epoch is.
+"""Mixtures: the datasets of a run, their shares and the length of one epoch.
 
-A mixture is a TOML file: groups with a weight, datasets in each. A group is drawn by its weight and then one of its
-datasets uniformly (the paper's section on data mixtures), so P_eff = lambda / sum(lambda) / datasets in the group.
-A dataset that is not on disk may declare its counts, so that a mixture can be planned before the data exists.
-`pac.data.sampler` draws the batches.
+A mixture is a TOML file with groups of datasets. Each group has a weight lambda. A group is drawn by weight, then one
+of its datasets uniformly (the paper's section on data mixtures). So P_eff = lambda / sum(lambda) / datasets in the
+group. A dataset that is not on disk may declare its counts: a mixture can be planned before the data exists.
 """
 
 import dataclasses
@@ -17,69 +16,71 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from jaxtyping import Int64
+
 from pac.config import LARGEST_DISCOUNT, check_types, suggest
 from pac.data.concat import open_dataset
 from pac.data.relabel import select_episodes
+from pac.data.store import Dataset
 from pac.old_names import rename_counts
 
-# The paper's token count of one step: numbers as 8 tokens each, 100 tokens an image, language always as 50.
+# The paper's count of tokens in one step: 8 per number, 100 per image, always 50 for language.
 TOKENS_PER_NUMBER = 8
 TOKENS_PER_IMAGE = 100
 TOKENS_OF_TEXT = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class DatasetCounts:
     """The size of a dataset, measured on disk or declared in the mixture."""
 
     windows: int  # windows that hold every step once
     proprio: int = 0  # N^P
-    images: int = 0  # cameras and goal images in sight at a step; the paper's N^V / 6400
+    images: int = 0  # cameras and goal images at a step; the paper's N^V / 6400
     actions: int = 0  # N^A
     episodes: int | None = None
-    success: float | None = None  # share of the episodes whose source says
+    success: float | None = None  # share of the episodes that say whether they succeeded
 
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("windows", "proprio", "images", "actions", "episodes"):
             if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"Counts.{name}: expected 0 or more, found {getattr(self, name)}.")
+                raise ValueError(f"counts.{name}: expected 0 or more, found {getattr(self, name)}.")
         if self.success is not None and not 0 <= self.success <= 1:
-            raise ValueError(f"Counts.success: expected a share in [0, 1], found {self.success}.")
+            raise ValueError(f"counts.success: expected a share in [0, 1], found {self.success}.")
 
     def tokens(self, window: int) -> int:
-        """All tokens of all windows, counted as the paper does: inputs unpadded, text padded."""
+        """Return the tokens of all windows, counted as in the paper: inputs unpadded, text padded."""
         numbers = TOKENS_PER_NUMBER * (self.proprio + self.actions)
         return self.windows * window * (numbers + TOKENS_OF_TEXT + TOKENS_PER_IMAGE * self.images)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig:
-    """One dataset of a mixture, and how its samples are used."""
+    """One dataset of a mixture and how its windows are used."""
 
     name: str
     path: str | None = None  # folder of the episode store, relative to the mixture file
-    more_paths: tuple[str, ...] = ()  # folders of the same kind, read as one with the first: every transition alike
-    counts: Counts | None = None  # declared, for a dataset that is not on disk
+    more_paths: tuple[str, ...] = ()  # folders of the same kind, read as one with the first
+    counts: DatasetCounts | None = None  # declared, for a dataset that is not on disk
 
     imitation_weight: float = 0.75  # alpha: 1 is pure cloning, 0 pure RL
-    critic_weight: float | None = None  # beta: weight of the critic's loss; None: its number of action dimensions, as
-    # the paper's 38 is of its largest action
-    discount: float | None = None  # gamma of its returns; None: the objective's. Robots differ in rate and horizon
+    critic_weight: float | None = None  # beta; None: its number of action dimensions, as the paper's 38 is
+    discount: float | None = None  # gamma; None: the objective's. Robots differ in control rate
     reward: str | None = None  # a stored extra reward column, in place of `next.reward`
     reward_scale: float = 1.0
     instruction: str | None = None  # in place of the stored ones
     success_only: bool = False
-    return_quantile: float = 0.0  # keep episodes whose return reaches this quantile of their task's
-    goals: Literal["stored", "success", "hindsight", "none"] = (
-        "stored"  # "success": last frame of a success at the task
-    )
+    return_quantile: float = 0.0  # keep episodes whose return reaches this quantile of their task
+    # "success": the last frame of a success at the task; "hindsight": a later frame of the same episode
+    goals: Literal["stored", "success", "hindsight", "none"] = "stored"
     keep_goal: float = 1.0  # p_tau^V: probability that the goal image is shown
     keep_text: float = 1.0  # p_tau^L: probability that the instruction is shown
     cameras: tuple[str, ...] | None = None  # None: all there are
-    goal_cameras: tuple[str, ...] | None = None  # whose frames serve as goals; None: those of `cameras`
-    # What inputs are standardised with; None: the dataset's own. Data of one robot in several entries must share them,
-    # or the model sees one state in several guises.
+    goal_cameras: tuple[str, ...] | None = None  # their frames serve as goals; None: those of `cameras`
+    # For standardising inputs; None: the dataset's own. Entries of one robot must share them, or the model gets
+    # different inputs for one state.
     proprio_centre: tuple[float, ...] | None = None
     proprio_scale: tuple[float, ...] | None = None
 
@@ -96,18 +97,20 @@ class DatasetConfig:
         if self.critic_weight is not None and self.critic_weight < 0:
             raise ValueError(f"Dataset {self.name!r}: expected critic_weight >= 0, found {self.critic_weight}.")
         if self.discount is not None and not 0 <= self.discount <= LARGEST_DISCOUNT:
-            raise ValueError(
-                f"Dataset {self.name!r}: expected a discount in [0, 1), found {self.discount}. Leave it out for the "
-                "objective's."
-            )
+            found = f"found {self.discount}. Leave it out for the objective's"
+            raise ValueError(f"Dataset {self.name!r}: expected a discount in [0, 1), {found}.")
 
-    def applied_discount(self, otherwise: float) -> float:
-        """Its own, or else the objective's."""
-        return otherwise if self.discount is None else self.discount
+    def applied_discount(self, default: float) -> float:
+        return default if self.discount is None else self.discount
+
+    def kept_episodes(self, dataset: Dataset) -> Int64[np.ndarray, " episode"] | None:
+        """Return the episodes that pass the filters, or None if there is no filter."""
+        quantile, reward = self.return_quantile, self.reward
+        return select_episodes(dataset, success_only=self.success_only, return_quantile=quantile, reward=reward)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class DatasetGroup:
     """Datasets that share a weight."""
 
     name: str
@@ -121,17 +124,17 @@ class Group:
         if self.weight < 0:
             raise ValueError(f"Group {self.name!r}: expected a weight of 0 or more, found {self.weight}.")
         if not self.datasets:
-            raise ValueError(
-                f"Group {self.name!r}: expected at least one dataset, found none. Add one or drop the group."
-            )
+            raise ValueError(f"Group {self.name!r}: expected a dataset, found none. Add one or drop the group.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    groups: tuple[Group, ...]
+    """Groups of datasets, and the shape of the batches drawn from them."""
+
+    groups: tuple[DatasetGroup, ...]
     batch_size: int = 512  # windows in an update, over all ranks
     window: int = 5  # observations in a window
-    image_size: tuple[int, int] | None = None  # height, width to which pictures are resized; None: they must agree
+    image_size: tuple[int, int] | None = None  # height, width to resize images to; None: they must agree
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -157,7 +160,7 @@ class Mixture:
 
     @property
     def probabilities(self) -> dict[str, Fraction]:
-        """P_eff of every dataset; they sum to 1 exactly."""
+        """Return P_eff of every dataset. They sum to 1 exactly."""
         total = sum(_exact(group.weight) for group in self.groups)
         return {
             dataset.name: _exact(group.weight) / total / len(group.datasets)
@@ -168,9 +171,11 @@ class Mixture:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDataset:
+    """One dataset as a mixture will draw it."""
+
     name: str
     group: str
-    counts: Counts
+    counts: DatasetCounts
     tokens: int
     p_eff: Fraction
     epoch_steps: float  # updates until every one of its windows was drawn once, in expectation; inf at weight 0
@@ -178,30 +183,27 @@ class PlannedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePlan:
-    """What a mixture will really draw."""
+    """The datasets of a mixture with their counts and shares."""
 
     mixture: Mixture
     datasets: tuple[PlannedDataset, ...]
 
     @property
     def epoch_steps(self) -> int:
-        """Updates until the slowest dataset has been seen once; the others loop (docs/paper.md)."""
+        """Return the updates until the slowest dataset was seen once. The others repeat (docs/paper.md)."""
         return math.ceil(max(row.epoch_steps for row in self.datasets if row.p_eff))
 
     def as_json(self) -> dict[str, Any]:
-        rows = [
+        datasets = [
             {"name": row.name, "group": row.group}
             | dataclasses.asdict(row.counts)
             | {"tokens": row.tokens, "p_eff": float(row.p_eff), "p_eff_exact": str(row.p_eff)}
             for row in self.datasets
         ]
-        groups = [
-            {"name": group.name, "weight": group.weight, "episodes": group.episodes, "success": group.success}
-            for group in self.mixture.groups
-        ]
+        keys = ("name", "weight", "episodes", "success")
         return {
-            "datasets": rows,
-            "groups": groups,
+            "datasets": datasets,
+            "groups": [{key: getattr(group, key) for key in keys} for group in self.mixture.groups],
             "windows": sum(row.counts.windows for row in self.datasets),
             "tokens": sum(row.tokens for row in self.datasets),
             "batch_size": self.mixture.batch_size,
@@ -224,27 +226,23 @@ def load_mixture(path: str | Path) -> Mixture:
 
 
 def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
-    shared = {field.name for field in dataclasses.fields(DatasetConfig)} - {"name", "path", "more_paths", "counts"}
-    defaults = table.get("defaults", {})
-    general = {"batch_size", "window", "image_size"}
+    """Return a mixture from nested tables. Paths in it are relative to `root`."""
+    shared, own = _keys(DatasetConfig) - {"name", "path", "more_paths", "counts"}, _keys(DatasetGroup) - {"datasets"}
+    general, defaults = _keys(Mixture) - {"groups"}, table.get("defaults", {})
     _check_keys(table, general | {"defaults", "groups"}, "the mixture")
     _check_keys(defaults, shared, "[defaults]")
     groups = []
     for group in _tables(table, "groups", "the mixture"):
         where = f"group {group.get('name')!r}"
-        own = {"name", "weight", "episodes", "success"}
         _check_keys(group, own | shared | {"datasets"}, where, required=("name", "weight"))
-        inherited = dict(defaults) | {key: value for key, value in group.items() if key in shared}
-        datasets = tuple(_parse_dataset(entry, inherited, root) for entry in _tables(group, "datasets", where))
-        groups.append(Group(datasets=datasets, **_as_floats(Group, {key: group[key] for key in own & group.keys()})))
-    settings: dict[str, Any] = {key: table[key] for key in general & table.keys()}
-    if isinstance(settings.get("image_size"), list):
-        settings["image_size"] = tuple(settings["image_size"])
-    return Mixture(groups=tuple(groups), **settings)
+        inherited = dict(defaults) | {key: group[key] for key in shared & group.keys()}
+        datasets = tuple(_parse_dataset(inherited | dict(entry), root) for entry in _tables(group, "datasets", where))
+        groups.append(DatasetGroup(datasets=datasets, **_convert(DatasetGroup, group, own)))
+    return Mixture(groups=tuple(groups), **_convert(Mixture, table, general))
 
 
 def plan(mixture: Mixture) -> MixturePlan:
-    """Counts, tokens, P_eff and epoch of every dataset, read from disk or as declared."""
+    """Return counts, tokens, P_eff and epoch of every dataset, from disk or as declared."""
     rows = []
     for group in mixture.groups:
         for dataset in group.datasets:
@@ -263,8 +261,8 @@ def plan(mixture: Mixture) -> MixturePlan:
     return MixturePlan(mixture=mixture, datasets=tuple(rows))
 
 
-def count(config: DatasetConfig, window: int) -> Counts:
-    """The counts of a dataset: what its filters keep on disk, or as declared."""
+def count(config: DatasetConfig, window: int) -> DatasetCounts:
+    """Return the counts of the episodes that the filters keep, or the declared counts."""
     if config.path is None and config.counts is None:
         raise ValueError(
             f"Dataset {config.name!r}: expected a `path` to episodes on disk or declared `counts`, found neither. Add "
@@ -274,15 +272,13 @@ def count(config: DatasetConfig, window: int) -> Counts:
         assert config.counts is not None
         return config.counts
     dataset = open_dataset(config.path, config.more_paths)
-    kept = select_episodes(
-        dataset, success_only=config.success_only, return_quantile=config.return_quantile, reward=config.reward
-    )
+    kept = config.kept_episodes(dataset)
     index = dataset.index if kept is None else dataset.index[kept]
     known = index["success"][index["success"] >= 0]
     cameras = dataset.spec.cameras if config.cameras is None else config.cameras
-    chosen = cameras if config.goal_cameras is None else config.goal_cameras
-    goals = {"stored": dataset.spec.goal_cameras, "none": ()}.get(config.goals, chosen)
-    return Counts(
+    goal_cameras = cameras if config.goal_cameras is None else config.goal_cameras
+    goals = {"stored": dataset.spec.goal_cameras, "none": ()}.get(config.goals, goal_cameras)
+    return DatasetCounts(
         windows=int((-(-index["length"] // window)).sum()),
         proprio=dataset.spec.state_dim,
         images=len(cameras) + len(goals),
@@ -292,32 +288,27 @@ def count(config: DatasetConfig, window: int) -> Counts:
     )
 
 
-def _parse_dataset(entry: Mapping[str, Any], inherited: Mapping[str, Any], root: Path) -> DatasetConfig:
+def _parse_dataset(entry: Mapping[str, Any], root: Path) -> DatasetConfig:
     where = f"dataset {entry.get('name')!r}"
-    _check_keys(entry, {field.name for field in dataclasses.fields(DatasetConfig)}, where, required=("name",))
-    fields = dict(inherited) | dict(entry)
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    for key in ("proprio_centre", "proprio_scale"):
-        if isinstance(fields.get(key), tuple):
-            fields[key] = tuple(float(x) if type(x) is int else x for x in fields[key])
+    _check_keys(entry, _keys(DatasetConfig), where, required=("name",))
+    fields = _convert(DatasetConfig, entry, _keys(DatasetConfig))
     if isinstance(more := fields.get("more_paths"), tuple):
         if not all(isinstance(path, str) for path in more):
             raise ValueError(f"more_paths of {where}: expected folders, found {list(more)}.")
-        paths = (str(root / Path(path).expanduser()) for path in more)
-        fields["more_paths"] = tuple(folder for path in paths for folder in _match(path, where))
+        fields["more_paths"] = tuple(folder for path in more for folder in _match(path, root, where))
     if isinstance(fields.get("path"), str):
-        fields["path"], *matched = _match(str(root / Path(fields["path"]).expanduser()), where)
-        if matched:
-            fields["more_paths"] = (*matched, *fields.get("more_paths", ()))
+        fields["path"], *matched = _match(fields["path"], root, where)
+        fields["more_paths"] = (*matched, *fields.get("more_paths", ()))
     if "counts" in fields:
-        fields["counts"] = rename_counts(fields["counts"])
-        _check_keys(fields["counts"], {field.name for field in dataclasses.fields(Counts)}, f"counts of {where}")
-        fields["counts"] = Counts(**_as_floats(Counts, fields["counts"]))
-    return DatasetConfig(**_as_floats(DatasetConfig, fields))
+        counts = rename_counts(fields["counts"])
+        _check_keys(counts, _keys(DatasetCounts), f"counts of {where}")
+        fields["counts"] = DatasetCounts(**_convert(DatasetCounts, counts, _keys(DatasetCounts)))
+    return DatasetConfig(**fields)
 
 
-def _match(path: str, where: str) -> list[str]:
-    """The folders that a path with wildcards means, in order; a plain one is left alone, there or not."""
+def _match(name: str, root: Path, where: str) -> list[str]:
+    """Return the folders that a path with wildcards matches, in order. A path without wildcards need not exist."""
+    path = str(root / Path(name).expanduser())
     if glob.escape(path) == path or Path(path).exists():
         return [path]
     if found := sorted(glob.glob(path)):
@@ -325,11 +316,20 @@ def _match(path: str, where: str) -> list[str]:
     raise ValueError(f"{path}: expected folders for {where}, found none that match. Make the data, or mend the path.")
 
 
-def _as_floats(config: type, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Whole numbers as floats where the config has floats: TOML's 2 and 2.0 mean the same."""
-    hints = typing.get_type_hints(config)
-    wanted = {key for key, hint in hints.items() if float in (hint, *typing.get_args(hint))}
-    return {key: float(value) if key in wanted and type(value) is int else value for key, value in table.items()}
+def _keys(config: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def _convert(config: type, table: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    """Return TOML values as a config has them: lists become tuples, and 2 becomes 2.0 where a float is expected."""
+    hints, converted = typing.get_type_hints(config), {}
+    for key in keys & table.keys():
+        value = table[key]
+        kinds = (hints[key], *typing.get_args(hints[key]))
+        if isinstance(value, list):
+            value = tuple(float(x) if tuple[float, ...] in kinds and type(x) is int else x for x in value)
+        converted[key] = float(value) if float in kinds and type(value) is int else value
+    return converted
 
 
 def _tables(table: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from pac.config import suggest
 from pac.data.concat import open_dataset
 from pac.data.mixture import DatasetConfig
-from pac.data.relabel import returns_to_go, reward_column, select_episodes, success_frames
+from pac.data.relabel import returns_to_go, reward_column, success_frames
 from pac.data.store import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset
 from pac.data.tokenizer import Tokenizer
 from pac.files import problem
@@ -67,12 +67,7 @@ class WindowedDataset:
         self.index = np.asarray(dataset.index)  # the same memory; numpy's memmap class is slow
         self.cameras = _choose_cameras(config, dataset, config.cameras)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
-        self.kept = select_episodes(
-            dataset,
-            success_only=config.success_only,
-            return_quantile=config.return_quantile,
-            reward=config.reward,
-        )
+        self.kept = config.kept_episodes(dataset)
         lengths = dataset.index["length"] if self.kept is None else dataset.index["length"][self.kept]
         self.first_window = np.concatenate([[0], np.cumsum(lengths + (self.num_transitions - 1))])
         self.num_windows = int(self.first_window[-1])
