@@ -79,7 +79,7 @@ def observation(
     widths = dict(zip(sizes, limits, strict=True)) if pad else sizes
     shape = (config.image_height, config.image_width, 3)
 
-    def pictures(count: int) -> Tensor:
+    def random_images(count: int) -> Tensor:
         return torch.randint(0, 256, (batch, count, *shape), device=DEVICE, dtype=torch.uint8)
 
     masks = {
@@ -87,8 +87,8 @@ def observation(
     }
     return Observation.of(
         torch.randn(batch, widths["proprio"], device=DEVICE),
-        images=pictures(widths["camera"]),
-        goal_images=pictures(widths["goal"]),
+        images=random_images(widths["camera"]),
+        goal_images=random_images(widths["goal"]),
         text=torch.randint(0, config.vocabulary_size, (batch, widths["text"]), device=DEVICE),
         **masks,
     )
@@ -132,18 +132,18 @@ def sizes_section(sizes: list[str], batch: int) -> None:
             model.zero_grad(set_to_none=True)
 
         flops = sum(forward_flops(config, Load.full(config), batch).values())
-        ahead, around = milliseconds(forward), milliseconds(both)
+        forward_ms, both_ms = milliseconds(forward), milliseconds(both)
         report(
             "sizes",
             {
                 "size": size,
                 "parameters": count_parameters(model),
                 "batch": batch,
-                "forward ms": ahead,
-                "of matrix peak": flops / (ahead / 1e3) / matrix_peak(),
-                "forward+backward ms": around,
-                "of peak, both": 3 * flops / (around / 1e3) / matrix_peak(),
-                "ratio": around / ahead,
+                "forward ms": forward_ms,
+                "of matrix peak": flops / (forward_ms / 1e3) / matrix_peak(),
+                "forward+backward ms": both_ms,
+                "of peak, both": 3 * flops / (both_ms / 1e3) / matrix_peak(),
+                "ratio": both_ms / forward_ms,
             },
         )
         del model
@@ -294,17 +294,17 @@ def main() -> None:
     started = time.time()
     device = torch.cuda.get_device_name() if CUDA else f"CPU, {torch.get_num_threads()} threads"
     console.print(f"{device}, torch {torch.__version__}, matrix product {matrix_peak() / 1e12:.3g} TFLOP/s")
-    sections: dict[str, Callable[[], None]] = {
+    parts: dict[str, Callable[[], None]] = {
         "tokens": lambda: tokens_section("XXS" if CUDA else "micro", 256 if CUDA else 8),
         "actions": lambda: actions_section("XXS" if CUDA else "micro", 256 if CUDA else 8),
         "sizes": lambda: sizes_section(list(SIZES) if CUDA else ["nano", "micro", "tiny"], 64 if CUDA else 4),
     }
     if CUDA:
-        sections["act"] = lambda: act_section(["XXS", "L"])
-        sections["update"] = lambda: update_section(["XXS", "L"], args.windows)
+        parts["act"] = lambda: act_section(["XXS", "L"])
+        parts["update"] = lambda: update_section(["XXS", "L"], args.windows)
     for name in args.sections:
-        if name in sections:
-            sections[name]()
+        if name in parts:
+            parts[name]()
     for name in results:
         console.print(table(name))
     console.print(f"{time.time() - started:.0f} s in all")

@@ -92,6 +92,14 @@ def test_options() -> None:
             "--video-episodes=3",
             "trials",
         ]
+    with pytest.warns(OldNameWarning, match="middle is called interquartile"):
+        assert rename_options(["--sampling", "mode", "middle", "--tasks", "middle"]) == [
+            "--sampling",
+            "mode",
+            "interquartile",
+            "--tasks",
+            "middle",
+        ]
 
 
 def test_the_command_line_prints_one_plain_line(

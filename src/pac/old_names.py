@@ -36,6 +36,7 @@ RECIPE_NAMES = {
 BEHAVIOUR_OPTIONS = {("learner", "life"): "stage"}
 # Options of commands.
 OPTIONS = {"--trials": "--episodes", "--video-trials": "--video-episodes"}
+OPTION_VALUES = {"--sampling": SAMPLING}
 # Keys of the mixture, in its file and in config.json of a run's folder.
 MIXTURE_KEYS = {"trajectories": "windows"}
 # Keys of the JSON document of an evaluation.
@@ -116,10 +117,7 @@ def rename_override(key: str, value: Any) -> tuple[str, Any]:
 
 def rename_recipe_name(name: str) -> str:
     """Return the present name of a recipe that ships with PAC."""
-    new = RECIPE_NAMES.get(name, name)
-    if new != name:
-        _warn(name, new)
-    return new
+    return _rename_word(name, RECIPE_NAMES)
 
 
 def rename_behaviour_option(behaviour: str, option: str) -> str:
@@ -138,13 +136,16 @@ def rename_behaviour(text: str) -> str:
 
 
 def rename_options(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with the present options."""
-    renamed = []
+    """Return the words of a command line with the present options and values."""
+    renamed, option = list[str](), ""
     for word in words:
-        option, equals, value = word.partition("=")
-        if option in OPTIONS:
-            _warn(option, OPTIONS[option])
-        renamed.append(f"{OPTIONS.get(option, option)}{equals}{value}")
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            option = _rename_word(name, OPTIONS)
+            word = f"{option}{equals}{_rename_word(value, OPTION_VALUES.get(option, {}))}"
+        else:
+            word = _rename_word(word, OPTION_VALUES.get(option, {}))
+        renamed.append(word)
     return renamed
 
 
@@ -181,6 +182,14 @@ def _rename_everywhere(value: Any, names: Mapping[str, str]) -> Any:
 def rename_weight(name: str) -> str:
     """Return the present name of a weight, or of a tensor of the training state that belongs to it."""
     return ".".join(MODULES.get(part, part) for part in name.split("."))
+
+
+def _rename_word(word: str, names: Mapping[str, str]) -> str:
+    """Return the present name of a word. Warn if it is an old name."""
+    new = names.get(word, word)
+    if new != word:
+        _warn(word, new)
+    return new
 
 
 def _warn(old: str, new: str) -> None:
