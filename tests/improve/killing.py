@@ -1,7 +1,7 @@
-"""Kill an improvement again and again: `python killing.py RECIPE FOLDER KILLS SEED`.
+"""Kill an improvement repeatedly: `python killing.py RECIPE FOLDER KILLS SEED`.
 
-A process of its own, without threads, so that it may fork: a child takes no time to start. FOLDER/whole is never
-killed; FOLDER/killed is, at random moments of the time that a whole one takes.
+This process has no threads, so it may fork and children start fast. FOLDER/whole is never killed. FOLDER/killed is, at
+random moments.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def start(recipe: str, out: Path) -> int:
 
 
 def ended(child: int, seconds: float) -> bool:
-    """Whether a child came to its end by itself within the time."""
+    """Return whether a child ended by itself within the time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -44,8 +44,9 @@ def rounds(out: Path) -> int:
 
 if __name__ == "__main__":
     recipe, folder, kills, chance = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), random.Random(int(sys.argv[4]))
-    for module in ("torch.utils.tensorboard", "torch.distributed.checkpoint", "gymnasium", "rollout.environments"):
-        importlib.import_module(module)  # what children would each spend their time on
+    modules = ("torch.utils.tensorboard", "torch.distributed.checkpoint", "gymnasium", "rollout.environments")
+    for module in (*modules, "pac.cli.improve"):  # else each child would spend its time on these imports
+        importlib.import_module(module)
     began = time.monotonic()
     if not ended(start(recipe, folder / "whole"), 600):
         raise SystemExit("the improvement takes too long")

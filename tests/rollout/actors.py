@@ -9,7 +9,7 @@ from pac.types import Query, Reply
 
 
 class Swaying:
-    """Samples around a function of the state, one query at a time: so the batch cannot matter."""
+    """A policy that samples around a function of the state, one query at a time."""
 
     name = "swaying"
 
@@ -29,8 +29,8 @@ class Swaying:
 
 
 def assert_same(found: Sequence[EpisodeResult], expected: Sequence[EpisodeResult]) -> None:
-    """Bit for bit, everything but how often they were begun."""
-    assert [trial.job for trial in found] == [trial.job for trial in expected]
+    """Compare everything bit for bit, except the number of restarts."""
+    assert [result.job for result in found] == [result.job for result in expected]
     for a, b in zip(found, expected, strict=True):
         assert (a.actor, a.spec) == (b.actor, b.spec)
         assert vars(a.episode).keys() == vars(b.episode).keys()

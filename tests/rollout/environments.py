@@ -1,6 +1,6 @@
-"""Tiny worlds that misbehave, for workers to load by name: gym/rollout.environments:Point-v0.
+"""Small environments with faults, which workers load by name: gym/rollout.environments:Point-v0.
 
-The first number of the state is drawn at the start and stays: it names the episode and decides its length.
+The first number of the state is constant in an episode. It determines the length of the episode and its fault.
 """
 
 import os
@@ -16,11 +16,11 @@ POINT, SULKY, DEADLY, SLEEPY, BROKEN = (
     f"gym/rollout.environments:{name}-v0" for name in ("Point", "Sulky", "Deadly", "Sleepy", "Broken")
 )
 
-FAULTY = 0.4  # episodes whose key lies below show their world's fault
+FAULTY = 0.4  # episodes with a key below show the fault of their environment
 
 
 class Point(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Add up actions; succeed far out, and end for good after 3 to 22 steps."""
+    """A point that adds up actions. It succeeds far from its start and terminates after 3 to 22 steps."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
     action_space = gymnasium.spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([1.0, 3.0], np.float32))
@@ -44,7 +44,7 @@ class Point(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.array([self.key, *self.place]), float(self.place[1]), over, False, {"success": success}
 
     def misbehave(self) -> None:
-        """Once an episode, or always."""
+        """Show the fault: once per episode, or always."""
         if self.fault == "break":
             raise LookupError("the gripper fell off")
         always, bad = self.fault == "die", self.key < FAULTY

@@ -1,4 +1,4 @@
-"""Who is still running."""
+"""Processes that still run."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def session(leader: int) -> list[int]:
-    """Processes that belong to a session."""
+    """Return the processes of a session."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):

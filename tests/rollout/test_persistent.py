@@ -1,4 +1,4 @@
-"""Workers that stay between rollouts: the same processes, the same trials as from fresh ones."""
+"""Persistent workers: the same processes in several rollouts, and the same episodes as from fresh workers."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from pac.rollout.worker import StepRequest, StepResponse, Worker
 JOBS, MORE = make_jobs([POINT], 5), make_jobs([POINT], 7, seed=1)
 
 
-def test_the_same_processes_give_the_same_trials(pids: list[int]) -> None:
+def test_persistent_workers_give_the_same_episodes(pids: list[int]) -> None:
     expected = [list(rollout(Swaying(), JOBS, workers=0)), list(rollout("random", MORE, workers=0))]
     with PersistentWorkers() as workers:
         found = [
@@ -30,30 +30,30 @@ def test_the_same_processes_give_the_same_trials(pids: list[int]) -> None:
         assert_same(ours, theirs)
 
 
-def test_a_rollout_that_was_broken_off_leaves_no_workers(pids: list[int]) -> None:
-    """They are in the midst of episodes that nobody asks for any more."""
+def test_closing_a_rollout_ends_its_workers(pids: list[int]) -> None:
+    """They still run episodes that nobody needs."""
     with PersistentWorkers() as workers:
-        trials = rollout(Swaying(), MORE, workers=1, envs_per_worker=2, persistent_workers=workers)
-        next(trials)
-        trials.close()  # type: ignore[attr-defined]
+        results = rollout(Swaying(), MORE, workers=1, envs_per_worker=2, persistent_workers=workers)
+        next(results)
+        results.close()  # type: ignore[attr-defined]
         assert not alive(pids[0])
         found = list(rollout(Swaying(), JOBS, workers=1, persistent_workers=workers))
     assert len(pids) == 2
     assert_same(found, list(rollout(Swaying(), JOBS, workers=0)))
 
 
-def test_another_set_up_gets_other_workers(pids: list[int]) -> None:
+def test_other_settings_start_other_workers(pids: list[int]) -> None:
     with PersistentWorkers() as workers:
         list(rollout("random", JOBS, workers=1, persistent_workers=workers))
         short = list(rollout("random", JOBS, workers=1, max_steps=2, persistent_workers=workers))
-        assert {trial.length for trial in short} == {2}
+        assert {result.length for result in short} == {2}
         assert not alive(pids[0])
         list(rollout("random", JOBS, workers=0, max_steps=2, persistent_workers=workers))
         assert not alive(pids[1])
     assert len(pids) == 2
 
 
-def test_a_worker_that_died_in_between_is_replaced(pids: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_worker_that_died_is_replaced(pids: list[int], caplog: pytest.LogCaptureFixture) -> None:
     with PersistentWorkers() as workers:
         list(rollout(Swaying(), JOBS, workers=1, persistent_workers=workers))
         os.kill(pids[0], signal.SIGKILL)
@@ -63,8 +63,8 @@ def test_a_worker_that_died_in_between_is_replaced(pids: list[int], caplog: pyte
     assert_same(found, list(rollout(Swaying(), MORE, workers=0)))
 
 
-def test_an_environment_in_use_is_not_what_makes_room_for_others() -> None:
-    """Of many tasks, the first is played again while others come and go."""
+def test_environments_in_use_are_not_closed() -> None:
+    """The first of many tasks is played again between the others."""
     names = ("pendulum.swingup", "cartpole.balance", "cartpole.swingup", "point_mass.easy", "reacher.easy")
     tasks = [f"control/{name}" for name in (*names, "finger.spin", "ball_in_cup.catch", "acrobot.swingup")]
     worker = Worker(EpisodeSettings(max_steps=1))

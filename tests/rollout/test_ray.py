@@ -26,7 +26,7 @@ def test_a_cluster_of_two_workers_gives_the_same_episodes(tmp_path: Path, monkey
     actor = ActorMix((Swaying(), "random"))
     found = list(rollout(actor, jobs, workers=2, envs_per_worker=4, max_steps=25, ray="local"))
     assert len(list(tmp_path.iterdir())) > 0  # of actors that were killed
-    assert max(trial.restarts for trial in found) > 0
+    assert max(result.restarts for result in found) > 0
     assert_same(found, list(rollout(actor, jobs, workers=0, max_steps=25)))
 
 

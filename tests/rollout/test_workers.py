@@ -14,37 +14,37 @@ from rollout.processes import alive, session
 from pac import envs
 from pac.rollout import ActorMix, Job, RolloutError, make_jobs, rollout
 
-WORLDS = ["control/cartpole.swingup", "metaworld/reach", "control/walker.walk", POINT]
+TASKS = ["control/cartpole.swingup", "metaworld/reach", "control/walker.walk", POINT]
 
 
 def misbehaving(task: str) -> list[int]:
-    """Which of the first episodes of a world with a fault show it."""
+    """Return which of the first episodes show the fault of the environment."""
     env = envs.make(task)
     starts = [env.reset(seed=envs.episode_seed(task, 0, i))[0]["observation.state"] for i in range(20)]
     return [i for i, state in enumerate(starts) if state[0] < FAULTY]
 
 
-def test_any_number_of_workers_and_environments_gives_the_same_episodes(pids: list[int]) -> None:
-    jobs = [job for i in range(3) for job in make_jobs(WORLDS, 3)[i::3]]
+def test_the_number_of_workers_does_not_change_an_episode(pids: list[int]) -> None:
+    jobs = [job for i in range(3) for job in make_jobs(TASKS, 3)[i::3]]
     actor = ActorMix((Swaying(), "random"))
     expected = list(rollout(actor, jobs, workers=0, envs_per_worker=1, max_steps=30))
-    assert {trial.actor for trial in expected} == {"swaying", "random"}
+    assert {result.actor for result in expected} == {"swaying", "random"}
     for workers, size in ((1, 5), (2, 2), (4, 3)):
         assert_same(list(rollout(actor, jobs, workers=workers, envs_per_worker=size, max_steps=30)), expected)
     assert len(pids) == 7
     assert not any(map(alive, pids))
 
 
-def test_workers_that_die_are_replaced_and_change_nothing(
+def test_dead_workers_are_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
     sulky = misbehaving(SULKY)[1]
     jobs = make_jobs([SULKY], sulky + 1)  # two of which kill their worker, once
-    trials = list(rollout(Swaying(), jobs, workers=2, envs_per_worker=3))
-    assert sum(trial.restarts for trial in trials) >= len(list(tmp_path.iterdir())) == 2
+    results = list(rollout(Swaying(), jobs, workers=2, envs_per_worker=3))
+    assert sum(result.restarts for result in results) >= len(list(tmp_path.iterdir())) == 2
     assert "was killed (SIGKILL) in gym/rollout.environments:Sulky-v0, seed 0, episode" in caplog.text
-    assert_same(trials, list(rollout(Swaying(), jobs, workers=0)))  # all notes are written: nobody dies
+    assert_same(results, list(rollout(Swaying(), jobs, workers=0)))  # each fault happened already, so no worker dies
 
 
 def test_an_episode_that_kills_three_workers_is_named(pids: list[int]) -> None:
@@ -56,20 +56,20 @@ def test_an_episode_that_kills_three_workers_is_named(pids: list[int]) -> None:
     assert not any(map(alive, pids))
 
 
-def test_a_worker_that_hangs_is_replaced(
+def test_a_hanging_worker_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pids: list[int]
 ) -> None:
     monkeypatch.setenv("FAULT_NOTES", str(tmp_path))
     sleepy = misbehaving(SLEEPY)[0]
     jobs = [Job(SLEEPY, 0, i) for i in (sleepy, next(i for i in range(20) if i not in misbehaving(SLEEPY)))]
-    trials = list(rollout("random", jobs, workers=1, timeout=8.0))
+    results = list(rollout("random", jobs, workers=1, timeout=8.0))
     assert "gave no answer for 8 s" in caplog.text
     assert len(pids) == 2
-    assert_same(trials, list(rollout("random", jobs, workers=0)))
+    assert_same(results, list(rollout("random", jobs, workers=0)))
     assert not any(map(alive, pids))
 
 
-def test_errors_come_back_and_leave_no_process(pids: list[int]) -> None:
+def test_an_error_in_a_worker_is_raised_and_ends_all_workers(pids: list[int]) -> None:
     with pytest.raises(LookupError, match=r"the gripper fell off.*Broken-v0, seed 0, episode 2, step 2") as caught:
         list(rollout("random", [Job(POINT, 0, 0), Job(POINT, 0, 1), Job(BROKEN, 0, 2)], workers=2))
     assert "misbehave" in caught.value.__notes__[0]
@@ -78,16 +78,16 @@ def test_errors_come_back_and_leave_no_process(pids: list[int]) -> None:
 
 
 def test_closing_ends_the_workers(pids: list[int]) -> None:
-    trials = rollout("random", make_jobs([POINT], 200), workers=1)
-    assert next(trials).index == 0
+    results = rollout("random", make_jobs([POINT], 200), workers=1)
+    assert next(results).index == 0
     assert all(map(alive, pids))
-    trials.close()  # type: ignore[attr-defined]
+    results.close()  # type: ignore[attr-defined]
     assert len(pids) == 1
     assert not any(map(alive, pids))
 
 
 @pytest.mark.usefixtures("gl")
-def test_pictures_are_the_same_from_a_worker() -> None:
+def test_images_from_a_worker_are_the_same() -> None:
     jobs, options = make_jobs(["control/cartpole.swingup"], 2), {"cameras": ["fixed"], "max_steps": 4}
     here = list(rollout(Swaying(), jobs, workers=0, **options))
     assert here[0].episode.observation["observation.images.fixed"].shape == (5, 80, 80, 3)
@@ -95,7 +95,7 @@ def test_pictures_are_the_same_from_a_worker() -> None:
 
 
 def test_workers_end_when_their_parent_is_killed() -> None:
-    play = f"for trial in rollout('random', make_jobs([{POINT!r}], 10**6)): print(trial.index, flush=True)"
+    play = f"for result in rollout('random', make_jobs([{POINT!r}], 10**6)): print(result.index, flush=True)"
     code = f"from pac.rollout import make_jobs, rollout\n{play}"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(

@@ -87,7 +87,7 @@ class Uniform(Wrapper):
         self.p = p
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
-        action = self.inner.act(observation)  # also when replaced, so that its plan and its draws go on
+        action = self.inner.act(observation)  # also when replaced, so that its plan and its draws continue
         replaced = self.random.random() < self.p
         self.label(FAULT_MODES.index("uniform") if replaced else 0)
         return self.clip(self.random.uniform(*self.bounds)) if replaced else action

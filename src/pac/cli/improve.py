@@ -58,10 +58,9 @@ def run(args: argparse.Namespace) -> int:
         try:
             with signals():
                 status = loop.run()
-        except (StoppedError, KeyboardInterrupt) as stopped:
-            number = stopped.number if isinstance(stopped, StoppedError) else 2
+        except StoppedError as stopped:
             console.print("Stopped. Everything that was finished is kept. Continue with --resume.")
-            return 128 + number
+            return 128 + stopped.number
         except torch.OutOfMemoryError as error:
             raise ValueError(
                 f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size or raise "

@@ -36,7 +36,7 @@ CHANGEABLE_SECTIONS = ("machine", "checkpoint")
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedData:
-    """A dataset that a round was the first to train on."""
+    """A dataset that is new in a round."""
 
     path: str  # relative to the improvement's folder
     task: str | None = None  # None: a dataset from the inbox
@@ -55,7 +55,7 @@ class CollectedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A round as far as it is known. Fields that are None are decided later in the round."""
+    """A round in round.json. Fields that are None are decided later in the round."""
 
     round: int
     start: str | None  # checkpoint that training starts from; None: a fresh model
@@ -168,7 +168,7 @@ class ImproveFolder:
             section = name.removeprefix("recipe.").split(".")[0]
             if not name.startswith(CHANGEABLE) and section not in CHANGEABLE_SECTIONS:
                 fix = "Resume with the same recipe and overrides, or start another improvement with --start."
-                raise problem(self.path, expected="the settings it was begun with", found=text, fix=fix)
+                raise problem(self.path, expected="the settings of its start", found=text, fix=fix)
             yield f"Changed: {text}."
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -228,7 +228,7 @@ class ImproveFolder:
     # ---------------------------------------------------------------------------------------------------------- data
 
     def describe_data(self, path: Path, *, made_by: str, task: str | None = None) -> CollectedData:
-        """Return the entry of a dataset. Its sizes and checksum tell it from any other."""
+        """Return the entry of a dataset, with its sizes and checksum."""
         committed, seal = read_committed(path), path / "committed.json"
         return CollectedData(
             path=self.relative(path),
@@ -240,7 +240,7 @@ class ImproveFolder:
         )
 
     def check_unchanged(self, entries: Sequence[CollectedData]) -> None:
-        """Raise if data of an earlier round has changed or is gone: no round may train on less than those before it."""
+        """Raise if data of an earlier round has changed or is gone. Every round trains on all earlier data."""
         for entry in entries:
             path, found = self.path / entry.path, None
             if path.is_dir():

@@ -35,7 +35,7 @@ from pac.training.trainer import Trainer
 
 
 class StoppedError(Exception):
-    """A signal was received. Everything that is finished is on disk."""
+    """A received signal. Everything that is finished is on disk."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -81,7 +81,7 @@ class Loop:
         self.workers = workers
 
     def run(self) -> str:
-        """Run rounds until all targets are mastered, the budget is spent, or new data is missing. Return which."""
+        """Run rounds until all targets are mastered, all rounds are done, or new data is missing. Return which."""
         if self.plain.collect is not None:
             collect_data(self.plain.collect, self.recipe.collected, self.console)
         self.folder.save("running")
@@ -100,7 +100,7 @@ class Loop:
         return "budget" if len(self.folder.rounds) >= self.improve.rounds else "running"
 
     def _round(self, number: int) -> bool:
-        """Run one round, or the rest of it. Return False if there is no new data to train on."""
+        """Run one round, or what is left of it. Return False if there is no new data to train on."""
         entry = self.folder.read_round(number) or self._plan(number)
         if entry.data is None:
             found = self._gather(entry)
@@ -136,7 +136,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ planning
 
     def _plan(self, number: int) -> Round:
-        """Choose the checkpoint that the round starts from, and what collects for it."""
+        """Choose the checkpoint that the round starts from, and the actor that collects for it."""
         promoted = self.folder.promoted
         start = self.plain.start if promoted is None else promoted.checkpoint
         collector = None
@@ -167,7 +167,7 @@ class Loop:
 
     def _gather(self, entry: Round) -> Round | None:
         """Take the inbox's new datasets and collect episodes. Return None if new data is needed and there is none."""
-        number, began = entry.round, time.perf_counter()
+        number, start_time = entry.round, time.perf_counter()
         earlier = self.folder.earlier_data(number)
         self.folder.check_unchanged(earlier)
         handed_in = self.folder.read_inbox({part.path for part in earlier})
@@ -180,7 +180,7 @@ class Loop:
             return None
         collected = self._collect(entry) if entry.collector is not None else []
         entry = dataclasses.replace(entry, data=(*collected, *handed_in))
-        return self._keep(entry, "collect", began)
+        return self._keep(entry, "collect", start_time)
 
     def _collect(self, entry: Round) -> list[CollectedData]:
         """Collect episodes of the targets with the promoted policy, or with the first behaviour."""
@@ -201,7 +201,7 @@ class Loop:
         return [self.folder.describe_data(x.path, made_by=collector, task=x.settings.task) for x in folders]
 
     def _load(self, checkpoint: str, sampling: str) -> Policy:
-        """Return a checkpoint's policy, in the memory of the one before it if both have the same shape."""
+        """Return a checkpoint's policy. It reuses the memory of the policy before if both have the same shape."""
         place = self.folder.place(checkpoint)
         if self.policy is None or not self.policy.reload_weights(place, checkpoint):
             self.policy = policy.load(place, device=str(self.processes.device), name=checkpoint)
@@ -211,13 +211,13 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ training
 
     def _train(self, entry: Round) -> Round:
-        number, began = entry.round, time.perf_counter()
+        number, start_time = entry.round, time.perf_counter()
         config = data.round_config(self.recipe, self.folder, entry)
         entry = dataclasses.replace(entry, reward_scale=config.objective.reward_scale)
         self.folder.write_round(entry)
         directory = RunDirectory(self.folder.round_path(number) / "train")
-        begun = directory.is_run()
-        directory.open(resume=begun, overwrite=False)
+        resume = directory.is_run()
+        directory.open(resume=resume, overwrite=False)
         self.trainer = trainer = Trainer(config, directory, self.processes, reuse=self.trainer)
         self._check_tasks(trainer.metadata)
         for note in data.check_values(trainer) if config.objective.critic != "none" else []:
@@ -225,7 +225,7 @@ class Loop:
         if entry.start is not None and self.folder.promoted is not None:
             trainer.continue_from(self.folder.place(entry.start))
         first = trainer.state.step
-        if begun:
+        if resume:
             trainer.resume()
         directory.write_json(CONFIG, trainer.describe())
         windows = sum(source.num_windows for source in trainer.sampler.sources)
@@ -233,11 +233,11 @@ class Loop:
         self._say(number, f"trains {trainer.steps - first:,} steps on {windows:,} windows, from {start}")
         trainer.train()
         if trainer.interrupted is not None:
-            self._keep(entry, "train", began)
+            self._keep(entry, "train", start_time)
             raise StoppedError(trainer.interrupted)
         checkpoint = directory.checkpoints_path / f"{trainer.steps:06d}"
         entry = dataclasses.replace(entry, checkpoint=self.folder.relative(checkpoint), steps=trainer.steps - first)
-        return self._keep(entry, "train", began)
+        return self._keep(entry, "train", start_time)
 
     # ---------------------------------------------------------------------------------------------------- evaluating
 
@@ -253,11 +253,11 @@ class Loop:
         self._evaluate_checkpoint(start, "start", self.folder.path / START / "evaluation.json")
 
     def _evaluate(self, entry: Round) -> tuple[Round, list[EpisodeRecord]]:
-        number, began, checkpoint = entry.round, time.perf_counter(), str(entry.checkpoint)
+        number, start_time, checkpoint = entry.round, time.perf_counter(), str(entry.checkpoint)
         count = self.improve.evaluation_episodes
         self._say(number, f"evaluates {count:,} episodes each of {', '.join(self.improve.all_tasks)}")
         records = self._evaluate_checkpoint(checkpoint, f"round {number}", self._evaluation_file(number))
-        return self._keep(entry, "evaluate", began), records
+        return self._keep(entry, "evaluate", start_time), records
 
     def _evaluate_checkpoint(self, checkpoint: str, label: str, file: Path) -> list[EpisodeRecord]:
         """Return the evaluation episodes of a checkpoint. Those in `file` are not played again."""
@@ -298,9 +298,9 @@ class Loop:
 
     # ----------------------------------------------------------------------------------------------------- reporting
 
-    def _keep(self, entry: Round, phase: str, began: float) -> Round:
+    def _keep(self, entry: Round, phase: str, start_time: float) -> Round:
         """Write the round with the time that a phase took."""
-        entry = entry.with_seconds(phase, time.perf_counter() - began)
+        entry = entry.with_seconds(phase, time.perf_counter() - start_time)
         self.folder.write_round(entry)
         return entry
 

@@ -155,7 +155,7 @@ def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Return the content of config.json: everything that tells one improvement from another."""
+    """Return the content of config.json: all settings of the improvement."""
     table = {"improve": dataclasses.asdict(recipe.improve), "recipe": recipe.plain().as_json()}
     found: dict[str, Any] = json.loads(json.dumps(table, default=str))
     return found

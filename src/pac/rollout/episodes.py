@@ -1,4 +1,4 @@
-"""Jobs and actors go into a rollout; an `EpisodeResult` per job comes out. `RunningEpisode` records one of them."""
+"""Jobs and actors of a rollout, the `EpisodeResult` of each job, and `RunningEpisode`, which records one."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ ActorLike = str | PolicyProtocol | ActorMix  # a string is the spec of a behavio
 
 @dataclass(frozen=True, order=True)
 class Job:
-    """Episode `index` of `task` under `seed`. These three decide its initial state and all random draws in it."""
+    """Episode `index` of `task` under `seed`. These three determine its initial state and all its random numbers."""
 
     task: str
     seed: int
@@ -94,7 +94,7 @@ class EpisodeStart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EpisodeResult:
-    """One finished episode and where it came from."""
+    """One finished episode, its job and its actor."""
 
     job: Job
     actor: str  # spec of the behaviour or name of the policy
@@ -133,7 +133,7 @@ class EpisodeResult:
 
 
 class RunningEpisode:
-    """An episode that is not finished: its environment, its behaviour if there is one, and all recorded so far."""
+    """An episode that is not finished, with its environment, its behaviour if it has one, and its record so far."""
 
     def __init__(self, env: Any, start: EpisodeStart, settings: EpisodeSettings) -> None:
         self.env, self.start, self.settings = env, start, settings

@@ -48,7 +48,7 @@ class Link:
         raise NotImplementedError
 
     def slot(self) -> int | None:
-        """Return the slot that the worker is at work in: IDLE - 1 for none, None if it cannot be known."""
+        """Return the slot that the worker steps now: IDLE - 1 for none, None if unknown."""
         return None
 
     def stop(self) -> None:
@@ -79,7 +79,7 @@ class LocalLink(Link):
 
 
 class ProcessLink(Link):
-    """A worker in a fresh interpreter: it inherits no threads, locks or graphics, and does not run the main script.
+    """A worker in a fresh interpreter. It inherits no threads, locks or graphics, and does not run the main script.
 
     It leads a process group of its own, so that Ctrl-C reaches this process alone.
     """
@@ -142,7 +142,7 @@ class ProcessLink(Link):
 
 
 class PersistentWorkers:
-    """Workers that stay from one rollout to the next: starting one takes seconds, most of them imports.
+    """Workers that stay from one rollout to the next. Starting one takes seconds, because of its imports.
 
     with PersistentWorkers() as workers:
         rollout(policy, jobs, workers=16, persistent_workers=workers)

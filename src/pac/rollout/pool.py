@@ -29,7 +29,7 @@ log = logging.getLogger("pac.rollout")
 
 
 class RolloutError(ValueError):
-    """Workers are lost again and again."""
+    """An error after repeated losses of workers."""
 
 
 def rollout(

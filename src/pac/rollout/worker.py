@@ -26,7 +26,7 @@ from pac.types import TaskSpec
 
 REQUEST_SECONDS = 0.5  # a group of behaviours steps this long before it responds, to show that it is alive
 SPARE_ENVS = 4  # environments kept for later episodes, beyond the most that were ever in use at once
-IDLE = 0  # marker: at work in no environment
+IDLE = 0  # marker: the worker steps no environment
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ def _load_response(group: int, plain: dict[str, tuple[bytearray, str]], *others:
 
 
 class Worker:
-    """Environments in groups of slots. It calls `mark` with the slot it is at work in, to find the cause of a crash."""
+    """Environments in groups of slots. It calls `mark` with the slot that it steps, to find the cause of a crash."""
 
     def __init__(self, settings: EpisodeSettings, mark: Callable[[int], None] = lambda slot: None) -> None:
         self.settings, self.mark = settings, mark
         self.groups: dict[int, dict[int, RunningEpisode]] = {}
         self.spare: dict[str, list[Any]] = {}  # task -> environments without an episode, the longest unused first
         self.most_in_use = 0
-        self.current: RunningEpisode | EpisodeStart | None = None  # at work in
+        self.current: RunningEpisode | EpisodeStart | None = None  # that it steps
 
     def handle(self, request: StepRequest) -> StepResponse:
         """Carry out a request. An error becomes part of the response."""
@@ -153,7 +153,7 @@ class Worker:
 
 
 def _portable(error: Exception, where: str) -> Exception:
-    """Return the error with its place and traceback, as a builtin class: others may not exist in the pool's process."""
+    """Return the error with its place and traceback, as a builtin class. The pool may not have other classes."""
     kind, text = type(error), str(error)
     if getattr(builtins, kind.__name__, None) is not kind:
         kind, text = RuntimeError, f"{kind.__name__}: {error}"
