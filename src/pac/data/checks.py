@@ -17,12 +17,8 @@ def episode_rows(episode: Episode, spec: DatasetSpec, where: str) -> dict[str, n
     if length == 0:
         raise problem(where, expected="at least one step", found="none", fix="Leave the episode out.")
     if rows not in (length, length + 1):
-        raise problem(
-            where,
-            expected=f"{length + 1} observations for {length} actions, or {length} where the last is not known",
-            found=rows,
-            fix="Check which observation belongs to which action.",
-        )
+        expected = f"{length + 1} observations for {length} actions, or {length} where the last is not known"
+        raise problem(where, expected=expected, found=rows, fix="Check which observation belongs to which action.")
     given = dict(episode.observation)
     given |= {ACTION: episode.action, REWARD: episode.reward}
     given |= {f"{REWARD}.{name}": values for name, values in episode.extra_rewards.items()}
@@ -65,23 +61,17 @@ def check_array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...],
         raise problem(where, expected=f"shape {shape}", found=array.shape, fix="Check the episode's arrays.")
     if dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise problem(
-            f"{where}, step {place[0]}" + (f", dimension {place[1]}" if len(place) > 1 else ""),
-            expected="a finite number",
-            found=array[place],
-            fix="Remove or repair the episode at its source.",
-        )
+        where += f", step {place[0]}" + (f", dimension {place[1]}" if len(place) > 1 else "")
+        fix = "Remove or repair the episode at its source."
+        raise problem(where, expected="a finite number", found=array[place], fix=fix)
 
 
 def _check_names(found: dict[str, np.ndarray], expected: dict[str, Feature], where: str) -> None:
     if found.keys() != expected.keys():
         missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-        raise problem(
-            where,
-            expected=f"the features of the dataset: {', '.join(expected)}",
-            found=f"missing {missing}, not in the dataset {unknown}",
-            fix="Import the other features into a separate dataset, and mix the two. They need not agree.",
-        )
+        message = f"missing {missing}, not in the dataset {unknown}"
+        fix = "Import the other features into a separate dataset, and mix the two. They need not agree."
+        raise problem(where, expected=f"the features of the dataset: {', '.join(expected)}", found=message, fix=fix)
 
 
 def _check_bounds(action: np.ndarray, spec: DatasetSpec, where: str) -> None:
@@ -92,9 +82,7 @@ def _check_bounds(action: np.ndarray, spec: DatasetSpec, where: str) -> None:
     outside = (action < low - slack) | (action > high + slack)
     if outside.any():
         step, dimension = np.argwhere(outside)[0]
-        raise problem(
-            f"{where}, key 'action', step {step}, dimension {dimension}",
-            expected=f"a value in [{low[dimension]:g}, {high[dimension]:g}], the bounds of the dataset",
-            found=f"{action[step, dimension]:g}",
-            fix="Correct the bounds, or pass none to have them measured.",
-        )
+        where = f"{where}, key 'action', step {step}, dimension {dimension}"
+        expected = f"a value in [{low[dimension]:g}, {high[dimension]:g}], the bounds of the dataset"
+        fix = "Correct the bounds, or pass none to have them measured."
+        raise problem(where, expected=expected, found=f"{action[step, dimension]:g}", fix=fix)

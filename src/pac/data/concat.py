@@ -22,12 +22,9 @@ class ConcatDataset(Dataset):
         first = self.parts[0]
         for part in self.parts:
             if part.spec != first.spec:
-                raise problem(
-                    part.path,
-                    expected=f"data of the same kind as {first.path}: sizes, cameras, rewards and bounds",
-                    found=f"{part.spec}, not {first.spec}",
-                    fix="Give it an entry of its own in the mixture.",
-                )
+                expected = f"data of the same kind as {first.path}: sizes, cameras, rewards and bounds"
+                found, fix = f"{part.spec}, not {first.spec}", "Give it an entry of its own in the mixture."
+                raise problem(part.path, expected=expected, found=found, fix=fix)
         self.path, self.spec = first.path, first.spec
         self.num_episodes = sum(part.num_episodes for part in self.parts)
         self.num_rows = sum(part.num_rows for part in self.parts)

@@ -38,12 +38,9 @@ def select_episodes(
     success = dataset.index["success"]
     if success_only:
         if (success < 0).all():
-            raise problem(
-                dataset.path,
-                expected="episodes that say whether they succeeded, for success_only",
-                found="none that does",
-                fix="Use return_quantile instead, or import with success labels.",
-            )
+            expected = "episodes that say whether they succeeded, for success_only"
+            fix = "Use return_quantile instead, or import with success labels."
+            raise problem(dataset.path, expected=expected, found="none that does", fix=fix)
         keep &= success == 1
     if return_quantile > 0:
         returns, task = episode_returns(dataset, reward), dataset.index["instruction"]
@@ -84,10 +81,8 @@ def reward_column(dataset: Dataset, reward: str | None) -> np.ndarray:
     name = REWARD if reward is None else f"{REWARD}.{reward}"
     if name not in dataset.arrays:
         known = dataset.spec.extra_rewards
-        raise ValueError(
-            f"{dataset.path}: unknown extra reward {reward!r}."
-            + (suggest(str(reward), known) if known else " The dataset has none: add one with relabel.add_reward.")
-        )
+        hint = suggest(str(reward), known) if known else " The dataset has none: add one with relabel.add_reward."
+        raise ValueError(f"{dataset.path}: unknown extra reward {reward!r}.{hint}")
     return dataset.arrays[name]
 
 

@@ -41,19 +41,12 @@ class DatasetSpec:
     def __post_init__(self) -> None:
         for name in (*self.cameras, *self.goal_cameras, *self.extra_rewards):
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-                raise problem(
-                    "DatasetSpec",
-                    expected="camera and reward names of letters, digits, '_', '-' and '.'",
-                    found=repr(name),
-                    fix="Rename it: names become file names.",
-                )
+                expected = "camera and reward names of letters, digits, '_', '-' and '.'"
+                raise problem("DatasetSpec", expected=expected, found=repr(name), fix="Names become file names.")
         if self.action_dim < 1 or self.state_dim < 0 or (not self.state_dim and not self.cameras):
-            raise problem(
-                "DatasetSpec",
-                expected="at least one action and one observation",
-                found=f"{self.action_dim} actions, {self.state_dim} state dimensions, {len(self.cameras)} cameras",
-                fix="Give the missing one.",
-            )
+            expected = "at least one action and one observation"
+            found = f"{self.action_dim} actions, {self.state_dim} state dimensions, {len(self.cameras)} cameras"
+            raise problem("DatasetSpec", expected=expected, found=found, fix="Give the missing one.")
         if (self.action_low is None) != (self.action_high is None):
             raise problem("DatasetSpec", expected="both action bounds or none", found="one", fix="Give both.")
         low, high = self.action_low or (), self.action_high or ()
@@ -61,12 +54,9 @@ class DatasetSpec:
             math.isfinite(a) and math.isfinite(b) and a <= b for a, b in zip(low, high, strict=True)
         )
         if self.action_low is not None and not bounded:
-            raise problem(
-                "DatasetSpec",
-                expected=f"{self.action_dim} finite action bounds with low <= high",
-                found=f"low {self.action_low}, high {self.action_high}",
-                fix="Pass None for both to measure them.",
-            )
+            expected = f"{self.action_dim} finite action bounds with low <= high"
+            found = f"low {self.action_low}, high {self.action_high}"
+            raise problem("DatasetSpec", expected=expected, found=found, fix="Pass None for both to measure them.")
 
     @classmethod
     def of(cls, episode: Episode, **known: Any) -> "DatasetSpec":
@@ -90,13 +80,8 @@ class DatasetSpec:
         state = {STATE: (number, (self.state_dim,))} if self.state_dim else {}
         cameras = {IMAGES + name: (byte, (*size, 3)) for name, size in self.cameras.items()}
         extras = {f"{REWARD}.{name}": (number, ()) for name in self.extra_rewards}
-        steps = {
-            ACTION: (number, (self.action_dim,)),
-            REWARD: (number, ()),
-            TERMINATED: (flag, ()),
-            TRUNCATED: (flag, ()),
-        }
-        return {**state, **cameras, **steps, **extras}
+        steps = {ACTION: (number, (self.action_dim,)), REWARD: (number, ())}
+        return {**state, **cameras, **steps, TERMINATED: (flag, ()), TRUNCATED: (flag, ()), **extras}
 
     @cached_property
     def goal_features(self) -> dict[str, Feature]:
@@ -131,9 +116,6 @@ class DatasetSpec:
                 fields[name] = operator.index(table[name])
             return cls(**fields)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise problem(
-                path,
-                expected="the spec of a dataset (pac-episodes, version 1)",
-                found=f"{type(error).__name__}: {error}",
-                fix="Name a folder made by `pac import` or `pac collect`, or restore the file.",
-            ) from error
+            expected, found = "the spec of a dataset (pac-episodes, version 1)", f"{type(error).__name__}: {error}"
+            fix = "Name a folder made by `pac import` or `pac collect`, or restore the file."
+            raise problem(path, expected=expected, found=found, fix=fix) from error

@@ -55,7 +55,6 @@ class DatasetWriter:
         self._is_new = _is_new(self.path)
         self._files: dict[str, _File] = {}
         self._unlock: Callable[[], object] | None = None
-        self._unsynced = 0
         self._appended = False
         with _os_errors(self.path, expected="a folder to write to", fix="Free some space or name another."):
             try:
@@ -90,8 +89,6 @@ class DatasetWriter:
         self._committed = self._count(episode, len(rows[ACTION]))
         if not self.atomic:
             self._commit()
-        for file in self._files.values():
-            file.accept()
         self._appended = True
 
     def flush(self) -> None:
@@ -101,7 +98,6 @@ class DatasetWriter:
         for path in (self.path / COMMITTED, self.path):
             if path.exists():
                 sync(path)
-        self._unsynced = 0
 
     def close(self) -> None:
         """Flush and release the dataset. An atomic writer commits its episodes here."""
@@ -138,18 +134,15 @@ class DatasetWriter:
         self._release(remove=self._is_new)
 
     def _open(self) -> None:
-        """Make the folder or check that it holds the same kind of data. Cut off what a killed writer left."""
+        """Make the folder, or check that it holds the same kind of data. Cut off what a killed writer left."""
         self.path.mkdir(parents=True, exist_ok=True)
         spec_file = self.path / SPEC
         if self._is_new:
             _write_spec(spec_file, self.spec)
         elif names := self.spec.differences(found := DatasetSpec.from_json(spec_file)):
-            raise problem(
-                self.path,
-                expected="episodes like those already there",
-                found="; ".join(f"{n} {getattr(self.spec, n)!r} where it has {getattr(found, n)!r}" for n in names),
-                fix="Write to another folder, and mix the two in a mixture file.",
-            )
+            differences = [f"{n} {getattr(self.spec, n)!r} where it has {getattr(found, n)!r}" for n in names]
+            expected, fix = "episodes like those already there", "Write to another folder, and mix the two."
+            raise problem(self.path, expected=expected, found="; ".join(differences), fix=fix)
         self._unlock = _lock(spec_file, self)
         for leftover in self.path.glob(f".*{UNFINISHED}"):
             leftover.unlink()
@@ -199,8 +192,7 @@ class DatasetWriter:
 
     def _commit(self) -> None:
         """Make the episode exist. The headers follow; only readers that use numpy alone need them."""
-        self._unsynced += sum(file.pending for file in self._files.values())
-        if self._unsynced > SYNC_BYTES:
+        if sum(file.unsynced for file in self._files.values()) > SYNC_BYTES:
             self.flush()
         write_atomically(self.path / COMMITTED, seal(self._committed), durable=False)
         for file in self._files.values():
@@ -235,45 +227,40 @@ class _File:
         self.path, self.feature = path, feature
         self.offset = 0 if feature is None else len(npy_header(*feature, 0))
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        self.bytes = self.crc = self.pending = 0
-        self.dirty = False  # written to since the last sync
+        self.bytes = self.crc = self.unsynced = 0
 
     def write(self, array: np.ndarray) -> None:
         self.write_bytes(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
 
     def write_bytes(self, data: bytes | memoryview) -> None:
         self.crc = zlib.crc32(data, self.crc)
-        place, left = self.offset + self.bytes + self.pending, memoryview(data)
+        self.unsynced += len(data)
+        left = memoryview(data)
         while left:  # a write may be partial
-            written = os.pwrite(self.descriptor, left, place)
-            place, left = place + written, left[written:]
-        self.pending += len(data)
-        self.dirty = True
+            written = os.pwrite(self.descriptor, left, self.offset + self.bytes)
+            self.bytes, left = self.bytes + written, left[written:]
 
     def entry(self) -> dict[str, int]:
-        return {"offset": self.offset, "bytes": self.bytes + self.pending, "crc32": self.crc}
-
-    def accept(self) -> None:
-        self.bytes, self.pending = self.bytes + self.pending, 0
+        return {"offset": self.offset, "bytes": self.bytes, "crc32": self.crc}
 
     def write_header(self) -> None:
         if self.feature is not None:
             dtype, shape = self.feature
-            rows = (self.bytes + self.pending) // (dtype.itemsize * math.prod(shape))
+            rows = self.bytes // (dtype.itemsize * math.prod(shape))
             os.pwrite(self.descriptor, npy_header(dtype, shape, rows), 0)
 
     def restore(self, entry: dict[str, int] | None) -> None:
         """Cut the file back to a committed entry, or empty it."""
-        self.bytes, self.crc, self.pending = (entry["bytes"], entry["crc32"], 0) if entry else (0, 0, 0)
+        self.bytes, self.crc = (entry["bytes"], entry["crc32"]) if entry else (0, 0)
         if os.fstat(self.descriptor).st_size < self.offset + self.bytes and self.bytes:
             raise problem(self.path, expected=f"{self.offset + self.bytes} bytes", found="fewer", fix=RESTORE)
         os.ftruncate(self.descriptor, self.offset + self.bytes)
         self.write_header()
 
     def sync(self) -> None:
-        if self.dirty:
+        if self.unsynced:
             os.fsync(self.descriptor)
-            self.dirty = False
+            self.unsynced = 0
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -313,10 +300,9 @@ def _write_spec(file: Path, spec: DatasetSpec) -> None:
 
 
 def _lock(file: Path, owner: object) -> Callable[[], object]:
-    """Lock a dataset against a second writer."""
-    found = "another one at work"
-    fix = "Wait for it to end."
-    return lock(file, owner, expected="to be its only writer", found=found, fix=fix, within_process=True)
+    """Lock a dataset against a second writer, also of this process."""
+    expected, found, fix = "to be its only writer", "another one at work", "Wait for it to end."
+    return lock(file, owner, expected=expected, found=found, fix=fix, within_process=True)
 
 
 def _is_new(path: Path) -> bool:
