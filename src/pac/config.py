@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pac.bins import Projection
@@ -262,6 +263,26 @@ def suggest(name: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     close = difflib.get_close_matches(name, choices, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Choose from: {', '.join(choices)}."
+
+
+def read_toml(path: Path, kind: str) -> dict[str, Any]:
+    """Read a TOML file. `kind` names it in the error."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"Expected {kind} in TOML, found none that can be read at {path}: {error}.") from error
+
+
+def check_keys(table: Any, known: Iterable[str], where: str, required: Iterable[str] = ()) -> None:
+    """Raise unless `table` is a table with known keys, and with all that are required."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"Expected a table for {where}, found {table!r}.")
+    for key in table:
+        if key not in known:
+            raise ValueError(f"Unknown key {key!r} in {where}.{suggest(key, known)}")
+    for key in required:
+        if key not in table:
+            raise ValueError(f"Expected {key!r} in {where}, found {sorted(table)}. Add it.")
 
 
 def check_types(config: Any) -> None:

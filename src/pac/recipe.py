@@ -17,8 +17,6 @@
 import copy
 import dataclasses
 import math
-import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +31,9 @@ from pac.config import (
     OptimiserConfig,
     Schedules,
     check_duration,
+    check_keys,
     parse_overrides,
+    read_toml,
     suggest,
 )
 from pac.data.mixture import Mixture, parse_mixture
@@ -110,12 +110,12 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: P
 def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
     """Return the unchecked tables of a recipe after overrides, and the folder that the mixture's paths start from."""
     path = find_recipe(name)
-    table, root = _read(path, "a recipe"), path.parent
+    table, root = read_toml(path, "a recipe"), path.parent
     changes = parse_overrides(list(overrides))
     mixture = changes.pop("mixture", table.get("mixture"))
     if isinstance(mixture, str):
         found = find_recipe(root / mixture if (root / mixture).is_file() else mixture)
-        mixture, root = _read(found, "a mixture"), found.parent
+        mixture, root = read_toml(found, "a mixture"), found.parent
     if mixture is not None:
         table["mixture"] = mixture
     table = rename_recipe(table)
@@ -219,22 +219,11 @@ def _check_run(config: RunConfig) -> None:
             )
 
 
-def _read(path: Path, kind: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"Expected {kind} in TOML, found none that can be read at {path}: {error}.") from error
-
-
 def parse_section(kind: type[T], table: Any, name: str) -> T:
     """Return the dataclass of a section. The error about an unknown key suggests the nearest one."""
-    hints = typing.get_type_hints(kind)
-    for key in table:
-        if key not in hints:
-            raise ValueError(f"Unknown key {key!r} in [{name}].{suggest(key, hints)}")
-    for option in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if option.default is dataclasses.MISSING and option.name not in table:
-            raise ValueError(f"Expected {option.name!r} in [{name}], found {sorted(table)}. Add it.")
+    options = dataclasses.fields(kind)  # type: ignore[arg-type]
+    required = [option.name for option in options if option.default is dataclasses.MISSING]
+    check_keys(table, [option.name for option in options], f"[{name}]", required)
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
 
 

@@ -8,9 +8,8 @@ group. A dataset that is not on disk may declare its counts: a mixture can be pl
 import dataclasses
 import glob
 import math
-import tomllib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
-from pac.config import LARGEST_DISCOUNT, check_types, suggest
+from pac.config import LARGEST_DISCOUNT, check_keys, check_types, read_toml
 from pac.data.concat import open_dataset
 from pac.data.relabel import select_episodes
 from pac.data.store import Dataset
@@ -215,10 +214,7 @@ class MixturePlan:
 def load_mixture(path: str | Path) -> Mixture:
     """Read a mixture file. `[defaults]`, then a group, then a dataset may set any of a dataset's fields."""
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"Expected a mixture in TOML, found none that can be read at {path}: {error}.") from error
+    table = read_toml(path, "a mixture")
     try:
         return parse_mixture(table, root=path.parent)
     except ValueError as error:
@@ -229,12 +225,12 @@ def parse_mixture(table: Mapping[str, Any], root: Path = Path()) -> Mixture:
     """Return a mixture from nested tables. Paths in it are relative to `root`."""
     shared, own = _keys(DatasetConfig) - {"name", "path", "more_paths", "counts"}, _keys(DatasetGroup) - {"datasets"}
     general, defaults = _keys(Mixture) - {"groups"}, table.get("defaults", {})
-    _check_keys(table, general | {"defaults", "groups"}, "the mixture")
-    _check_keys(defaults, shared, "[defaults]")
+    check_keys(table, general | {"defaults", "groups"}, "the mixture")
+    check_keys(defaults, shared, "[defaults]")
     groups = []
     for group in _tables(table, "groups", "the mixture"):
         where = f"group {group.get('name')!r}"
-        _check_keys(group, own | shared | {"datasets"}, where, required=("name", "weight"))
+        check_keys(group, own | shared | {"datasets"}, where, required=("name", "weight"))
         inherited = dict(defaults) | {key: group[key] for key in shared & group.keys()}
         datasets = tuple(_parse_dataset(inherited | dict(entry), root) for entry in _tables(group, "datasets", where))
         groups.append(DatasetGroup(datasets=datasets, **_convert(DatasetGroup, group, own)))
@@ -290,7 +286,7 @@ def count(config: DatasetConfig, window: int) -> DatasetCounts:
 
 def _parse_dataset(entry: Mapping[str, Any], root: Path) -> DatasetConfig:
     where = f"dataset {entry.get('name')!r}"
-    _check_keys(entry, _keys(DatasetConfig), where, required=("name",))
+    check_keys(entry, _keys(DatasetConfig), where, required=("name",))
     fields = _convert(DatasetConfig, entry, _keys(DatasetConfig))
     if isinstance(more := fields.get("more_paths"), tuple):
         if not all(isinstance(path, str) for path in more):
@@ -301,7 +297,7 @@ def _parse_dataset(entry: Mapping[str, Any], root: Path) -> DatasetConfig:
         fields["more_paths"] = (*matched, *fields.get("more_paths", ()))
     if "counts" in fields:
         counts = rename_counts(fields["counts"])
-        _check_keys(counts, _keys(DatasetCounts), f"counts of {where}")
+        check_keys(counts, _keys(DatasetCounts), f"counts of {where}")
         fields["counts"] = DatasetCounts(**_convert(DatasetCounts, counts, _keys(DatasetCounts)))
     return DatasetConfig(**fields)
 
@@ -337,17 +333,6 @@ def _tables(table: Mapping[str, Any], key: str, where: str) -> list[Mapping[str,
     if not isinstance(found, list) or not found or not all(isinstance(item, dict) for item in found):
         raise ValueError(f"Expected {key!r} in {where} to be a list of tables, found {found!r}. Add [[{key}]] entries.")
     return found
-
-
-def _check_keys(table: Any, known: Iterable[str], where: str, required: tuple[str, ...] = ()) -> None:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"Expected a table for {where}, found {table!r}.")
-    for key in table:
-        if key not in known:
-            raise ValueError(f"Unknown key {key!r} in {where}.{suggest(key, known)}")
-    for key in required:
-        if key not in table:
-            raise ValueError(f"Expected {key!r} in {where}, found {sorted(table)}. Add it.")
 
 
 def _exact(weight: float) -> Fraction:
