@@ -36,9 +36,6 @@ PerSample = Float[Tensor, "batch sample"]
 PerBin = Float[Tensor, "batch bins"]
 
 
-# ---------------------------------------------------------------------------------------------------------- policies
-
-
 def action_log_prob(logits: Logits, index: Samples, mask: ActionMask) -> PerSample:
     """Return log pi(a|s), the sum of the log-probabilities of the real action dimensions."""
     log_probs = logits.log_softmax(-1).gather(-1, index.transpose(1, 2))
@@ -71,9 +68,6 @@ def policy_kl(logits: Logits, other: Logits, mask: ActionMask) -> PerExample:
     log_probs = logits.log_softmax(-1)
     per_dimension = (log_probs.exp() * (log_probs - other.log_softmax(-1))).sum(-1)
     return per_dimension.masked_fill(~mask, 0).sum(-1)
-
-
-# ------------------------------------------------------------------------------------------------------------- terms
 
 
 def imitation_loss(logits: Logits, action: Int64[Tensor, "batch action"], mask: ActionMask) -> PerExample:
@@ -148,9 +142,6 @@ def advantage_weights(advantage: PerExample, temperature: Scalar, largest: float
 def importance_ratio(log_prob: PerExample, behaviour_log_prob: PerExample, largest: float) -> PerExample:
     """Return rho = pi(a|s) / b(a|s), bounded and without gradient. It weights the value loss."""
     return (log_prob - behaviour_log_prob).clamp(max=math.log(largest)).exp().detach()
-
-
-# --------------------------------------------------------------------------------------------------- model -> loss
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -53,12 +53,9 @@ class Attention(nn.Module):
             query, key, value = self.query(query), self.key(source), self.value(source)
             if fast and use_kernels(query, key, self.num_heads):
                 return self.out(latent_kernels.attend_latents(query, key, value, self.num_heads))
-        heads = [self._split(x) for x in (query, key, value)]
+        heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query, key, value)]
         heads[0] = heads[0].expand(len(source), -1, -1, -1)
         return self.out(attend(heads[0], heads[1], heads[2], mask).transpose(1, 2).flatten(2))
-
-    def _split(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch head token head_width"]:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 def attend(

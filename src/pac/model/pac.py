@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pac.model.attention import LatentBlock
@@ -30,9 +30,6 @@ class Encoded:
 
     latents: Float[Tensor, "batch latent width"]
     tokens: tuple[AnyTokens, ...] = ()  # kept if actions are an input: they are encoded again with each action
-
-    def rows(self, index: Int64[Tensor, " rows"]) -> "Encoded":
-        return Encoded(self.latents[index], tuple(group[index] for group in self.tokens))
 
 
 class ActionInput(nn.Module):
@@ -110,8 +107,9 @@ class PAC(nn.Module):
             return self.q(encoded.latents, actions, mask)
         samples = actions.shape[1]
         row = torch.arange(rows, device=actions.device).repeat_interleave(samples)
-        action_tokens = self.q.tokens(actions.flatten(0, 1), mask[row])
-        latents = self._latent_blocks((*encoded.rows(row).tokens, action_tokens), rows * samples)
+        tokens = [group[row] for group in encoded.tokens]
+        tokens.append(self.q.tokens(actions.flatten(0, 1), mask[row]))
+        latents = self._latent_blocks(tuple(tokens), rows * samples)
         return self.q.value(latents).view(rows, samples, -1)
 
     def v_logits(self, encoded: Encoded) -> Float[Tensor, "batch bins"]:
