@@ -42,7 +42,8 @@ def no_gl() -> Iterator[None]:
     A broken driver must not stop a user who needs no images.
     """
     before = os.environ.get("MUJOCO_GL")
-    if before is None or not _usable(before):
+    works = before in _OFF or (before in _NAMES and (os.environ.get(_FOUND) == before or _probe(before) is None))
+    if before is None or not works:
         os.environ["MUJOCO_GL"] = "disabled"
     try:
         yield
@@ -51,10 +52,6 @@ def no_gl() -> Iterator[None]:
             del os.environ["MUJOCO_GL"]
         else:
             os.environ["MUJOCO_GL"] = before
-
-
-def _usable(chosen: str) -> bool:
-    return chosen in _OFF or os.environ.get(_FOUND) == chosen or (chosen in _NAMES and _probe(chosen) is None)
 
 
 @functools.cache

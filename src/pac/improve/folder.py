@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pac.data.store import read_committed, verify
-from pac.files import finite, problem, write_json
+from pac.files import problem, write_json
 from pac.old_names import rename_recipe
 from pac.training.run import differences
 from pac.training.run_dir import COLLECTED, CONFIG, LOCK, lock_folder
@@ -110,10 +110,6 @@ class FinishedRound:
     evaluation: str  # file of its evaluation
     summary: Mapping[str, TaskResult]
     seconds: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        table: dict[str, Any] = finite(dataclasses.asdict(self))
-        return table
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> "FinishedRound":
@@ -217,7 +213,7 @@ class ImproveFolder:
         """Write the finished rounds, and point the link at the promoted checkpoint."""
         improve = self._description["improve"]
         document = {"tasks": improve["tasks"], "others": improve["others"], "config": self._description}
-        document |= {"rounds": [entry.to_json() for entry in self.rounds], "status": status}
+        document |= {"rounds": [dataclasses.asdict(entry) for entry in self.rounds], "status": status}
         write_json(self.path / IMPROVE, document)
         if self.promoted is not None:
             link = self.path / f".{PROMOTED}"
