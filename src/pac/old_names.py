@@ -43,6 +43,7 @@ MIXTURE_KEYS = {"trajectories": "windows"}
 EVALUATION_KEYS = {"trials": "episodes", "trials_per_task": "episodes_per_task"}
 # Keys of the file that holds the evaluation of one run of a study.
 STUDY_KEYS = {"trials": "episodes", "trial_seconds": "evaluation_seconds"}
+STUDY_EVALUATIONS = "trials"  # the folder of these files
 # Rows of studies that ship with PAC. They name folders and actors, too.
 STUDY_ROWS = {
     "PAC+V, the critic's word": "PAC+V, bootstrap value",

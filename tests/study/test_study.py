@@ -15,6 +15,7 @@ from pac.collection import folder_name
 from pac.envs import spec
 from pac.evaluation import runner as evaluation
 from pac.evaluation.records import read_evaluation as read
+from pac.files import write_json
 from pac.study import runner
 from pac.study.folder import StudyFolder
 from pac.study.plan import parse_study
@@ -249,6 +250,36 @@ def test_missing_goal_images_are_an_error(tmp_path: Path) -> None:
     folder.make()
     with pytest.raises(ValueError, match="expected goal images in the data, to show"):
         runner.perform(folder, study.runs[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "row"),
+    [
+        ("PAC+V, logged returns", "PAC+V, Monte Carlo return"),
+        ("PAC+V, logged returns, a model a task", "PAC+V, Monte Carlo return, one model per task"),
+        ("PAC", "PAC"),
+    ],
+)
+def test_evaluations_of_earlier_versions_are_read(before: str, row: str, tmp_path: Path) -> None:
+    content = table()
+    content["study"] |= {"rows": {row: {"objective": {"method": "pac+v", "monte_carlo_weight": 1.0}}}, "seeds": [1]}
+    study = parse_study(content, tmp_path, tmp_path, name="x")
+    (run,) = study.runs
+    settings = json.loads(json.dumps(StudyFolder(tmp_path, study).settings(run)))
+    settings["trials"] = settings.pop("episodes")
+    settings["evaluation"]["trials"] = settings["evaluation"].pop("episodes")
+    settings["objective"]["logged_returns"] = settings["objective"].pop("monte_carlo_weight")
+    entry = {"actor": f"{before}, seed 1", "task": POINT, "seed": 10_000, "index": 0, "state": "0", "length": 3}
+    facts = {"run": "x", "row": before, "each": "", "seed": 1, "seconds": 1.0, "trial_seconds": 2.0}
+    episodes = [entry | {"return": 1.0, "success": True}]
+    name = dataclasses.replace(run, row=before).name
+    write_json(tmp_path / "trials" / f"{name}.json", facts | {"settings": settings, "trials": episodes})
+    folder = StudyFolder(tmp_path, study)
+    folder.check_settings()
+    assert folder.is_evaluated(run)
+    found = folder.read_evaluation(run)
+    assert found.facts["evaluation_seconds"] == 2.0
+    assert [(e.actor, e.total) for e in found.records] == [(f"{row}, seed 1", 1.0)]
 
 
 def test_an_unknown_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,18 +36,11 @@ def wilson(successes: int | float, number: int, z: float = Z) -> Interval:
 
 def episodes_for(half_width: float, rate: float = 0.5) -> int:
     """Return how many episodes bring Wilson's interval to this half-width. A rate of 0.5 needs the most."""
-    low, high = 0, 1
-    while _half_width(rate, high) > half_width:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _half_width(rate, middle) <= half_width else (middle, high)
-    return high
-
-
-def _half_width(rate: float, number: int) -> float:
-    low, high = wilson(rate * number, number)
-    return (high - low) / 2
+    # (half_width (n + z^2))^2 = z^2 (rate (1 - rate) n + z^2 / 4), solved for n
+    square, variance = half_width**2, rate * (1 - rate)
+    linear = Z**2 * (2 * square - variance)
+    root = math.sqrt(max(0.0, linear**2 - 4 * square * Z**4 * (square - 0.25)))
+    return max(1, math.ceil((root - linear) / (2 * square)))
 
 
 def mean_interval(values: Values) -> Interval:

@@ -122,14 +122,14 @@ def _stack(grid: Grid) -> tuple[list[str], list[list[Cell]]]:
     return [*grid.header[: grid.stub], "actor", "value"], rows
 
 
-def _draw(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], sections: Container[int]) -> Table:
-    """Return a table with a line before each row whose number is in `sections`."""
+def _draw(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], gaps: Container[int]) -> Table:
+    """Return a table with a gap before each row whose number is in `gaps`."""
     table = Table(title=escape(title), title_justify="left", box=SIMPLE, pad_edge=False)
     for i, name in enumerate(header):
         table.add_column(escape(name), justify="left" if i == 0 or name == "actor" else "right", overflow="fold")
     for i, row in enumerate(rows):
         cells = [f"[bold]{escape(text)}[/bold]" if bold else escape(text) for text, bold in row]
-        table.add_row(*cells, end_section=i + 1 in sections)
+        table.add_row(*cells, end_section=i + 1 in gaps)
     return table
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pac.evaluation.records import EpisodeRecord
 from pac.files import problem, write_json
-from pac.old_names import STUDY_KEYS, STUDY_ROWS, rename_keys, rename_recipe, rename_run_config
+from pac.old_names import STUDY_EVALUATIONS, STUDY_KEYS, STUDY_ROWS, rename_keys, rename_recipe, rename_run_config
 from pac.study.plan import Study, StudyRun
 from pac.training.run import differences
 from pac.training.run_dir import CONFIG, SUMMARY
@@ -62,8 +62,7 @@ class StudyFolder:
     def __init__(self, path: Path, study: Study) -> None:
         self.path, self.study = path, study
         self.data, self.experts = path / "data", path / "experts.json"
-        # In folders of earlier versions the folder of evaluations is `trials`.
-        self.evaluations = "trials" if (path / "trials").is_dir() else "evaluations"
+        self.evaluations = STUDY_EVALUATIONS if (path / STUDY_EVALUATIONS).is_dir() else "evaluations"
 
     def make(self) -> None:
         for name in ("runs", self.evaluations, "logs"):
@@ -112,7 +111,7 @@ class StudyFolder:
 
     def read_evaluation(self, run: StudyRun) -> RunEvaluation:
         text = self.evaluation_path(run).read_text()
-        for old in sorted(STUDY_ROWS, key=len, reverse=True):  # some begin with others
+        for old in sorted(STUDY_ROWS.keys() - set(self.study.rows), key=len, reverse=True):  # some begin with others
             text = text.replace(f'"{old}', f'"{STUDY_ROWS[old]}')
         return RunEvaluation.from_json(json.loads(text))
 
