@@ -13,7 +13,7 @@ from torch import Tensor
 from pac.data.windows import locate
 from pac.model import PAC
 from pac.model.config import model_config
-from pac.model.pretrained import load_config, save_pretrained
+from pac.model.pretrained import load_config
 from pac.policy import EmbodimentStats, Policy, PolicyMetadata, load
 from pac.training.trainer import Trainer
 from pac.types import Query, TaskSpec
@@ -299,7 +299,7 @@ def test_weights_are_reloaded_in_place(run: Trainer, tmp_path: Path) -> None:
         dataclasses.replace(r, proprio_scale=tuple(2 * x for x in r.proprio_scale)) for r in other.metadata.embodiments
     )
     changed = dataclasses.replace(other.metadata, embodiments=embodiments)
-    save_pretrained(other.model, tmp_path / "other", other.model.config, changed.as_json())
+    other.model.save_pretrained(tmp_path / "other", **changed.as_json())
     acting = load(pretrained, device="cpu")
     asked = queries(run, 1)
     before, place = acting.act(asked), next(acting.model.parameters()).data_ptr()
@@ -310,7 +310,7 @@ def test_weights_are_reloaded_in_place(run: Trainer, tmp_path: Path) -> None:
     assert found == [tuple(reply.action) for reply in load(tmp_path / "other", device="cpu").act(asked)]
     assert found != [tuple(reply.action) for reply in before]
     wide = PAC(model_config("nano", num_latents=3))
-    save_pretrained(wide, tmp_path / "wide", wide.config, changed.as_json())
+    wide.save_pretrained(tmp_path / "wide", **changed.as_json())
     assert not acting.reload_weights(tmp_path / "wide", "wide")
     assert acting.name == "other"
 

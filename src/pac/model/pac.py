@@ -19,7 +19,7 @@ from pac.model.config import ModelConfig
 from pac.model.decoders import ActionQueries, LearnedQueries
 from pac.model.encoders import InputEncoder, MultiScaleEncoder, number_encoder, number_tokens
 from pac.model.input_attention import InputAttention
-from pac.model.pretrained import load_config, load_weights, save_pretrained
+from pac.model.pretrained import load_config, load_weights, write_pretrained
 from pac.model.tokens import AnyTokens
 from pac.types import Observation, expect_shape
 
@@ -74,7 +74,10 @@ class PAC(nn.Module):
 
     def save_pretrained(self, path: str | Path, **extra: Any) -> None:
         """Write config.json and model.safetensors into a folder."""
-        save_pretrained(self, path, self.config, extra)
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {name: x.detach().cpu().contiguous() for name, x in self.state_dict().items()}
+        write_pretrained(weights, folder, self.config, extra)
 
     def encode(self, observation: Observation) -> Encoded:
         tokens = tuple(self.inputs(observation))

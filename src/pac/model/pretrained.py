@@ -46,14 +46,6 @@ def load_config(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """Return the weights in a file under their present names."""
-    try:
-        return {rename_weight(name): tensor for name, tensor in load_file(file).items()}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
-
-
 def load_weights(
     model: nn.Module,
     path: str | Path,
@@ -67,7 +59,10 @@ def load_weights(
     a whole tensor into the model's, which may be sharded.
     """
     file = pretrained_folder(path) / WEIGHTS
-    found = read_weights(file)
+    try:
+        found = {rename_weight(name): tensor for name, tensor in load_file(file).items()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: expected safetensors, found a file that cannot be read: {error}.") from error
     has = {name.partition(".")[0] for name in found}
     expected = model.state_dict()
     extra = [name for name in found if name not in expected and name.partition(".")[0] not in HEADS]
@@ -94,16 +89,8 @@ def load_weights(
     return sorted(fresh)
 
 
-def save_pretrained(model: nn.Module, path: str | Path, config: ModelConfig, extra: dict[str, Any]) -> None:
-    """Write a model and its configuration. `extra` joins it, such as the metadata of a policy."""
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
-    write_pretrained(weights, folder, config, extra)
-
-
 def write_pretrained(weights: dict[str, Tensor], folder: Path, config: ModelConfig, extra: dict[str, Any]) -> None:
-    """Write whole weights and a configuration into a folder."""
+    """Write whole weights and a configuration into a folder. `extra` joins it, such as the metadata of a policy."""
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     content = {"type": "pac", "model": dataclasses.asdict(config)} | extra
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")

@@ -263,14 +263,8 @@ def _outputs(scale: Tensor, direction_score: Tensor, offset_value: Tensor) -> tu
 
 
 @_attend.register_fake
-def _(
-    scale: Tensor,
-    scalar: Tensor,
-    direction_score: Tensor,
-    offset_score: Tensor,
-    direction_value: Tensor,
-    offset_value: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scale, _, direction_score, _, _, offset_value = inputs
     return _outputs(scale, direction_score, offset_value)
 
 
