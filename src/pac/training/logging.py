@@ -42,7 +42,7 @@ class RunLogger:
         self.steps, self.first_step, self.step = steps, first_step, first_step
         self.last = dict(last or {})  # the newest value of each metric, also from before a resume
         self._waited, self._paused, self._began, self._printed = 0.0, 0.0, time.perf_counter(), 0.0
-        self._interval = (first_step, self._began, 0.0)  # step, time and wait at the last record
+        self._last_record = (first_step, 0.0, 0.0)  # step, seconds of training, seconds of waiting
 
     def __enter__(self) -> "RunLogger":
         columns = (  # on a narrow terminal only the note takes a second line
@@ -64,7 +64,6 @@ class RunLogger:
             self._board = SummaryWriter(folder, purge_step=self.first_step + 1)
         self._remote = self._open_wandb() if self.main and self.wandb else None
         self._began = time.perf_counter()
-        self._interval = (self.first_step, self._began, 0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,8 +101,7 @@ class RunLogger:
         try:
             yield
         finally:
-            spent, (step, then, waited) = time.perf_counter() - start, self._interval
-            self._paused, self._interval = self._paused + spent, (step, then + spent, waited)
+            self._paused += time.perf_counter() - start
 
     def show_evaluation(self, done: int, total: int) -> None:
         """Show the number of finished evaluation episodes on the live line."""
@@ -115,16 +113,11 @@ class RunLogger:
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Record metrics of a step. Only timings, with the prefix time/, differ between equal runs."""
-        now = time.perf_counter()
-        before, then, waited = self._interval
-        seconds = max(now - then, 1e-9)
-        times = {
-            "time/updates_per_second": (step - before) / seconds,
-            "time/data_wait": (self._waited - waited) / seconds,
-        }
+        now, (before, then, waited) = self._training_seconds, self._last_record
         if step > before:
-            self._interval = (step, now, self._waited)
-            metrics = metrics | times
+            seconds, self._last_record = max(now - then, 1e-9), (step, now, self._waited)
+            times = {"updates_per_second": (step - before) / seconds, "data_wait": (self._waited - waited) / seconds}
+            metrics = metrics | {f"time/{name}": value for name, value in times.items()}
         self.last = self.last | metrics
         if not self.main:
             return
@@ -133,16 +126,16 @@ class RunLogger:
             self._board.add_scalar(name, value, step)
         if self._remote is not None:
             self._remote.log(metrics, step=step)
-        self._print(step, metrics, now)
+        self._print(step, metrics)
 
-    def _print(self, step: int, metrics: dict[str, float], now: float) -> None:
+    def _print(self, step: int, metrics: dict[str, float]) -> None:
         parts = [f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics]
         speed = metrics.get("time/updates_per_second", 0.0)
         if speed:
             parts.append(f"{speed:.1f}/s data {metrics['time/data_wait']:.0%}")
         results = {name.removeprefix("evaluation/"): x for name, x in metrics.items() if name.startswith("evaluation/")}
         parts += [f"{name} {value:.3g}" for name, value in results.items()]
-        note = " ".join(parts)
+        note, now = " ".join(parts), time.perf_counter()
         self._progress.update(self._bar, note=note)
         if not self.console.is_terminal and (now - self._printed > QUIET_SECONDS or step == self.steps or results):
             self._printed = now
@@ -154,9 +147,13 @@ class RunLogger:
         return time.perf_counter() - self._began
 
     @property
+    def _training_seconds(self) -> float:
+        return max(self.seconds - self._paused, 1e-9)
+
+    @property
     def updates_per_second(self) -> float:
-        return (self.step - self.first_step) / max(self.seconds - self._paused, 1e-9)
+        return (self.step - self.first_step) / self._training_seconds
 
     @property
     def data_wait(self) -> float:
-        return self._waited / max(self.seconds - self._paused, 1e-9)
+        return self._waited / self._training_seconds
