@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_end_to_end import write
 
 from pac.data.mixture import parse_mixture
@@ -181,7 +182,7 @@ def test_bfloat16_weights_of_blocks(recipe: Path, tmp_path: Path) -> None:
     train(recipe, tmp_path / "two", *options, processes=2)
     one, two = (np.array([row["loss/total"] for row in read_metrics(tmp_path / x)]) for x in ("one", "two"))
     assert np.abs(two / one - 1).max() < 1e-3
-    weights = distributed.load_file(tmp_path / "two/checkpoints/last/pretrained_model/model.safetensors")
+    weights = load_file(tmp_path / "two/checkpoints/last/pretrained_model/model.safetensors")
     assert {x.dtype for x in weights.values()} == {torch.float32}
 
 
