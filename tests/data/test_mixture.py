@@ -235,11 +235,11 @@ def test_decimal_weights_are_exact_and_a_zero_weight_draws_nothing() -> None:
         ({"groups": [group()], "defaults": {"discount": -0.1}}, r"expected a discount in \[0, 1\), found -0.1"),
         ({"groups": [group(discount="far")]}, "discount"),
         ({"groups": [group(weight=0)]}, "positive weight"),
-        ({"groups": [group(weight=-1)]}, "0 or more"),
+        ({"groups": [group(weight=-1)]}, "Group 'a'.weight: expected at least 0, found -1"),
         ({"groups": [group(weight="heavy")]}, "float"),
         ({"groups": [group(), group()]}, "each dataset name once"),
         ({"groups": [{"weight": 1, "datasets": []}]}, "'name'"),
-        ({"groups": [group()], "window": 1}, "window >= 2"),
+        ({"groups": [group()], "window": 1}, "Mixture.window: expected at least 2, found 1"),
         ({"groups": [group()], "defaults": {"keep_goals": 1}}, "Did you mean 'keep_goal'"),
     ],
 )

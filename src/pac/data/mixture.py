@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
-from pac.config import LARGEST_DISCOUNT, check_keys, check_types, read_toml
+from pac.config import LARGEST_DISCOUNT, check_keys, check_least, check_types, read_toml
 from pac.data.concat import open_dataset
 from pac.data.relabel import select_episodes
 from pac.data.store import Dataset
@@ -43,9 +43,7 @@ class DatasetCounts:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("windows", "proprio", "images", "actions", "episodes"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"counts.{name}: expected 0 or more, found {getattr(self, name)}.")
+        check_least(self, "counts", windows=0, proprio=0, images=0, actions=0, episodes=0)
         if self.success is not None and not 0 <= self.success <= 1:
             raise ValueError(f"counts.success: expected a share in [0, 1], found {self.success}.")
 
@@ -85,19 +83,18 @@ class DatasetConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        where = f"Dataset {self.name!r}"
         for name in ("imitation_weight", "return_quantile", "keep_goal", "keep_text"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"Dataset {self.name!r}: expected {name} in [0, 1], found {getattr(self, name)}.")
+                raise ValueError(f"{where}: expected {name} in [0, 1], found {getattr(self, name)}.")
         if (self.proprio_centre is None) != (self.proprio_scale is None) or min(self.proprio_scale or (1.0,)) <= 0:
-            raise ValueError(
-                f"Dataset {self.name!r}: expected proprio_centre and proprio_scale together, and positive scales, "
-                f"found {self.proprio_centre} and {self.proprio_scale}."
-            )
-        if self.critic_weight is not None and self.critic_weight < 0:
-            raise ValueError(f"Dataset {self.name!r}: expected critic_weight >= 0, found {self.critic_weight}.")
+            expected = "proprio_centre and proprio_scale together, and positive scales"
+            found = f"{self.proprio_centre} and {self.proprio_scale}"
+            raise ValueError(f"{where}: expected {expected}, found {found}.")
+        check_least(self, where, critic_weight=0)
         if self.discount is not None and not 0 <= self.discount <= LARGEST_DISCOUNT:
-            found = f"found {self.discount}. Leave it out for the objective's"
-            raise ValueError(f"Dataset {self.name!r}: expected a discount in [0, 1), {found}.")
+            fix = "Leave it out for the objective's."
+            raise ValueError(f"{where}: expected a discount in [0, 1), found {self.discount}. {fix}")
 
     def applied_discount(self, default: float) -> float:
         return default if self.discount is None else self.discount
@@ -115,13 +112,12 @@ class DatasetGroup:
     name: str
     weight: float  # lambda
     datasets: tuple[DatasetConfig, ...]
-    episodes: int | None = None  # declared, where only the group's total is known
+    episodes: int | None = None  # declared, if only the group's total is known
     success: float | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.weight < 0:
-            raise ValueError(f"Group {self.name!r}: expected a weight of 0 or more, found {self.weight}.")
+        check_least(self, f"Group {self.name!r}", weight=0)
         if not self.datasets:
             raise ValueError(f"Group {self.name!r}: expected a dataset, found none. Add one or drop the group.")
 
@@ -137,18 +133,12 @@ class Mixture:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.batch_size < 1 or self.window < 2:
-            raise ValueError(
-                f"Mixture: expected batch_size >= 1 and window >= 2 (one transition needs two observations), found "
-                f"{self.batch_size} and {self.window}."
-            )
+        check_least(self, "Mixture", batch_size=1, window=2)  # one transition needs two observations
         if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
             raise ValueError(f"Mixture.image_size: expected height and width, found {self.image_size}.")
         if not sum(group.weight for group in self.groups) > 0:
-            raise ValueError(
-                "Mixture: expected at least one group with a positive weight, found "
-                f"{[group.weight for group in self.groups]}: nothing would be drawn. Raise a weight."
-            )
+            weights = [group.weight for group in self.groups]
+            raise ValueError(f"Mixture: expected a group with a positive weight, found {weights}. Raise a weight.")
         names = [dataset.name for dataset in self.datasets]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"Mixture: expected each dataset name once, found {repeated} more often. Rename them.")
