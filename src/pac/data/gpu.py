@@ -42,10 +42,11 @@ class GpuDataset:
                 begin = end - array.shape[1]
                 steps[:, begin:end].copy_(array)
                 column[i, to : to + end - begin] = range(begin, end)
-        self._tables = [
-            _Table({name: x for name, x in constants.items() if x.dtype == dtype}, device)
-            for dtype in dict.fromkeys(x.dtype for x in constants.values())
-        ]
+        self._tables = []  # for each dtype: the shapes of its constants, and their values side by side
+        for dtype in dict.fromkeys(x.dtype for x in constants.values()):
+            same = {name: x for name, x in constants.items() if x.dtype == dtype}
+            values = torch.cat([_flat(x, len(x)) for x in same.values()], 1).to(device)
+            self._tables.append(({name: x.shape[1:] for name, x in same.items()}, values))
         self._column = torch.from_numpy(column).to(device)
 
     def place(
@@ -63,21 +64,12 @@ class GpuDataset:
 
     def share(self, source: Int64[Tensor, " batch"]) -> dict[str, Shaped[Tensor, "batch *width"]]:
         """Return the constants of each window's dataset."""
-        return {name: x for table in self._tables for name, x in table.split(table.values[source]).items()}
-
-
-class _Table:
-    """Tensors of one dtype side by side, with one row per dataset."""
-
-    def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        self.shapes = {name: x.shape[1:] for name, x in tensors.items()}
-        self.values = torch.cat([_flat(x, len(x)) for x in tensors.values()], 1).to(device)
-
-    def split(self, rows: Shaped[Tensor, "row columns"]) -> dict[str, Shaped[Tensor, "row *width"]]:
-        parts = rows.split([shape.numel() for shape in self.shapes.values()], 1)
-        return {
-            name: part if shape else part[:, 0] for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        shared: dict[str, Tensor] = {}
+        for shapes, values in self._tables:
+            parts = values[source].split([shape.numel() for shape in shapes.values()], 1)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True):
+                shared[name] = part if shape else part[:, 0]
+        return shared
 
 
 def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pac.data.windows import WindowedDataset
+from pac.files import problem
 
 
 class BufferPool:
@@ -70,8 +71,6 @@ def common_size(sources: Iterable[WindowedDataset]) -> tuple[int, int]:
     }
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{dataset}/{camera} {h}x{w}" for (dataset, camera), (h, w) in sizes.items())
-        raise ValueError(
-            f"Mixture: expected images of one size, found {found}. Set image_size = [height, width] in the mixture "
-            "to resize them, or leave some out with `cameras`."
-        )
+        fix = "Set image_size = [height, width] in the mixture to resize them, or leave some out with `cameras`."
+        raise problem("Mixture", expected="images of one size", found=found, fix=fix)
     return next(iter(sizes.values()), (1, 1))

@@ -26,6 +26,7 @@ from pac.data.mixture import Mixture
 from pac.data.tables import DatasetTables
 from pac.data.tokenizer import Tokenizer
 from pac.data.windows import WindowedDataset, locate
+from pac.files import problem
 from pac.types import Batch, Observation
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -80,10 +81,9 @@ class Sampler:
         sources: Sequence[WindowedDataset] | None = None,  # the datasets, if they are open already
     ) -> None:
         if not 0 <= rank < world_size or mixture.batch_size % world_size:
-            raise ValueError(
-                f"Sampler: expected a rank below the world size and a batch that divides by it, found rank {rank}, "
-                f"world size {world_size}, batch {mixture.batch_size}. Change batch_size in the mixture."
-            )
+            expected = "a rank below the world size and a batch that divides by it"
+            found = f"rank {rank}, world size {world_size}, batch {mixture.batch_size}"
+            raise problem("Sampler", expected=expected, found=found, fix="Change batch_size in the mixture.")
         if seed < 0:
             raise ValueError(f"Sampler: expected a seed of 0 or more, found {seed}.")
         self.mixture, self.seed, self.rank, self.world_size = mixture, seed, rank, world_size
@@ -188,10 +188,8 @@ class Sampler:
         need not hand images over between processes.
         """
         if num_workers and not threads and self.device.type != "cpu":
-            raise ValueError(
-                f"Sampler.batches: expected no worker processes for data resident on {self.device}, found "
-                f"{num_workers}. Gathering there is fast; set num_workers to 0."
-            )
+            expected, fix = f"no worker processes for data on {self.device}", "Set num_workers to 0: it is fast there."
+            raise problem("Sampler.batches", expected=expected, found=num_workers, fix=fix)
         steps = range(first_step, 2**62)
         if num_workers == 0:
             yield from map(self.batch, steps)

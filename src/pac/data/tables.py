@@ -84,10 +84,9 @@ def _choose_slots(
     if model_slots is None:
         return {name: slot for slot, name in enumerate(names)}
     if unknown := sorted(names.keys() - model_slots.keys()):
-        raise ValueError(
-            f"Expected cameras that the model knows ({sorted(model_slots)}), found {kind} {unknown}. Choose some with "
-            "`cameras` in the mixture, or rename them in the data."
-        )
+        expected, found = f"cameras that the model knows ({sorted(model_slots)})", f"{kind} {unknown}"
+        fix = "Choose some with `cameras` in the mixture, or rename them in the data."
+        raise ValueError(f"Expected {expected}, found {found}. {fix}")
     return dict(model_slots)
 
 

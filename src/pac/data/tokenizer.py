@@ -11,6 +11,7 @@ import numpy as np
 import sentencepiece
 from jaxtyping import Bool, Int64
 
+from pac.files import problem
 from pac.resources import ASSETS
 
 NUM_TOKENS = 50  # N^L: the paper's longest instruction
@@ -27,10 +28,8 @@ class Tokenizer:
             # SentencePiece takes an empty model as no model and crashes later.
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.path.read_bytes() or b"empty")
         except (OSError, RuntimeError) as error:
-            raise ValueError(
-                f"{self.path}: expected a SentencePiece model, found {type(error).__name__}: {error}. Train one with "
-                "sentencepiece, or leave the setting out to use the one that comes with PAC."
-            ) from error
+            found, fix = f"{type(error).__name__}: {error}", "Train one, or leave the setting out for the one of PAC."
+            raise problem(self.path, expected="a SentencePiece model", found=found, fix=fix) from error
         self.num_tokens = num_tokens
         self._encode = lru_cache(maxsize=65_536)(self._encode_once)
 

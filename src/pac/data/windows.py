@@ -51,10 +51,8 @@ class WindowedDataset:
         return_to_go: bool = False,
     ) -> None:
         if config.path is None:
-            raise ValueError(
-                f"Dataset {config.name!r}: expected a `path` to sample from, found only declared counts. Import its "
-                "data with `pac import`, or set its group's weight to 0."
-            )
+            where, fix = f"Dataset {config.name!r}", "Import its data with `pac import`, or give its group weight 0."
+            raise problem(where, expected="a `path` to sample from", found="only declared counts", fix=fix)
         self.config, self.num_transitions = config, window - 1
         self.gamma = config.applied_discount(discount)
         self.dataset = dataset = open_dataset(config.path, config.more_paths)
@@ -154,11 +152,10 @@ def _statistics(config: DatasetConfig, dataset: Dataset) -> tuple[np.ndarray, np
     """Return centre and scale to standardise inputs with: the mixture's, or else the dataset's own."""
     if config.proprio_centre is None or config.proprio_scale is None:
         return dataset.proprio_centre, dataset.proprio_scale
-    if {len(config.proprio_centre), len(config.proprio_scale)} != {dataset.spec.state_dim}:
-        raise ValueError(
-            f"Dataset {config.name!r}: expected proprio_centre and proprio_scale of {dataset.spec.state_dim} numbers, "
-            f"as its states have, found {len(config.proprio_centre)} and {len(config.proprio_scale)}."
-        )
+    lengths = len(config.proprio_centre), len(config.proprio_scale)
+    if set(lengths) != {dataset.spec.state_dim}:
+        expected = f"proprio_centre and proprio_scale of {dataset.spec.state_dim} numbers, as its states have"
+        raise ValueError(f"Dataset {config.name!r}: expected {expected}, found {lengths[0]} and {lengths[1]}.")
     return np.array(config.proprio_centre, np.float32), np.array(config.proprio_scale, np.float32)
 
 
@@ -174,16 +171,13 @@ def _choose_goals(config: DatasetConfig, dataset: Dataset, cameras: tuple[str, .
         return ()
     if config.goals == "stored":
         return tuple(name for name in dataset.spec.goal_cameras if len(dataset.goals[GOALS + name]))
+    where = f"Dataset {config.name!r}"
     if config.goals == "success" and not (dataset.index["success"] == 1).any():
-        raise ValueError(
-            f"Dataset {config.name!r}: expected successful episodes for goals = 'success', found none. Set goals to "
-            "'stored', 'hindsight' or 'none'."
-        )
+        fix = "Set goals to 'stored', 'hindsight' or 'none'."
+        raise problem(where, expected="successful episodes for goals = 'success'", found="none", fix=fix)
     if config.goal_cameras is not None:
         cameras = _choose_cameras(config, dataset, config.goal_cameras)
     if not cameras:
-        raise ValueError(
-            f"Dataset {config.name!r}: expected cameras for goals = {config.goals!r}, found none in use. Set goals to "
-            "'none', or use a dataset with images."
-        )
+        fix = "Set goals to 'none', or use a dataset with images."
+        raise problem(where, expected=f"cameras for goals = {config.goals!r}", found="none in use", fix=fix)
     return cameras
