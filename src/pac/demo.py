@@ -112,21 +112,8 @@ def findings(scores: Mapping[str, Scores]) -> list[str]:
         if found[clone][task].mean > found["PAC"][task].mean:
             apart = found[clone][task].low > found["PAC"][task].high
             size = "by more than the intervals" if apart else "within the intervals"
-            lines.append(f"{task}: {clone} is ahead of PAC, {size}. {_guess(task, found[DATA][task].mean)}")
+            lines.append(f"{task}: {clone} is ahead of PAC, {size}.")
     return lines
-
-
-def _guess(task: str, data: float) -> str:
-    """Return the data's own score, and a guess at the reason, called one."""
-    if task in EXPERTS:
-        return (
-            f"The data itself scores {data:.0f}. A guess at the reason: the planner that collected it acts with much "
-            "noise. One action changes the return little. After so few updates the critic's error is larger than that."
-        )
-    return (
-        f"{data:.0f}% of the collected episodes succeed. A guess at the reason: they hold enough good steps to be "
-        "cloned, and after so few updates the critic does not rank actions well enough here."
-    )
 
 
 def document(study: Study, scores: Mapping[str, Scores], command: str, seconds: Mapping[str, float]) -> dict[str, Any]:

@@ -5,19 +5,17 @@ each finished episode is kept at once. After Ctrl-C the same command continues. 
 """
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import TaskID
 
 from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, tables, video
 from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, make_actors
@@ -61,8 +59,10 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     limits = {name: getattr(args, name) for name in ("workers", "max_steps", "stop_at_success", "cameras", "ray")}
     interrupted = list[str]()
+    total = args.episodes * len(tasks)
     try:
-        with _progress_of(actors) as progress:
+        with progress_bar(Console(stderr=True)) as bars:
+            lines = {actor.label: bars.add_task(escape(actor.label), total=total) for actor in actors}
             result = evaluate(
                 actors,
                 tasks,
@@ -73,11 +73,14 @@ def run(args: argparse.Namespace) -> int:
                 bootstrap=args.bootstrap,
                 journal=args.json,
                 command=command(args),
-                progress=progress,
+                progress=lambda label, done, _: bars.update(lines[label], completed=done),
             )
     except EvaluationInterruptedError as stopped:
         result = stopped.evaluation
-        interrupted = [_interrupted(args.json, len(result.records), args.episodes * len(tasks) * len(actors))]
+        done = f"Interrupted: {len(result.records):,} of {total * len(actors):,} episodes were finished"
+        interrupted = [f"{done}. With --json FILE they would be kept."]
+        if args.json:
+            interrupted = [f"{done} and are in {partial_path(args.json)}. The same command continues there."]
     if args.videos and not interrupted:
         try:
             if notes := video.film(actors, result.records, args.video_episodes, args.videos, **limits):
@@ -151,20 +154,6 @@ def command(args: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-@contextlib.contextmanager
-def _progress_of(actors: Sequence[Actor]) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar per actor while episodes are played."""
-    with progress_bar(Console(stderr=True)) as bars:
-        tasks = dict[str, TaskID]()
-
-        def show(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = bars.add_task(escape(label), total=total)
-            bars.update(tasks[label], completed=done)
-
-        yield show
-
-
 def _check(args: argparse.Namespace) -> None:
     """Raise for options that would fail only after the episodes."""
     if args.episodes < 1:
@@ -179,13 +168,6 @@ def _check(args: argparse.Namespace) -> None:
             Path(folder or ".").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"{folder}: expected a folder to write to, found {error}. Name another.") from error
-
-
-def _interrupted(path: Path | None, played: int, total: int) -> str:
-    done = f"Interrupted: {played:,} of {total:,} episodes were finished"
-    if path is None:
-        return f"{done}. With --json FILE they would be kept."
-    return f"{done} and are in {partial_path(path)}. The same command continues there."
 
 
 def _print(result: Evaluation, *, markdown: Path | None) -> None:

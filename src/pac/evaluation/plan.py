@@ -64,7 +64,9 @@ class Actor:
         choices: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of}
         if self.show is not None:
             choices |= {"show": self.show}
-            choices |= {"goals": {path: _dataset_hash(path) for path in self.goals}} if "goal" in self.show else {}
+            files = {path: (Path(path) / "committed.json").read_bytes() for path in self.goals if "goal" in self.show}
+            hashes = {path: hashlib.sha256(content).hexdigest()[:12] for path, content in files.items()}
+            choices |= {"goals": hashes} if "goal" in self.show else {}
         fixed = {"checkpoint": self.checkpoint, "fingerprint": fingerprint(Path(self.checkpoint))}
         return fixed | choices | dict(self.about)
 
@@ -88,11 +90,6 @@ def make_actors(actors: Mapping[str, str | Path | PolicyProtocol]) -> list[Actor
             behaviours.make(str(given))  # raises if there is none of that name
             made.append(Actor(label=label, behaviour=str(given)))
     return made
-
-
-def _dataset_hash(dataset: str) -> str:
-    """Return a hash of a dataset: of its list of files with their checksums."""
-    return hashlib.sha256((Path(dataset) / "committed.json").read_bytes()).hexdigest()[:12]
 
 
 def fingerprint(folder: Path) -> str:

@@ -37,12 +37,11 @@ def make_results(folder: StudyFolder, command: str) -> StudyResults:
     domains, rules = _domains(study), study.runs[0].config.evaluation
     table = experts.load(experts_path(folder))
     known = {task: table[task].mean for task in study.whole_tasks if task in table}
-    groups = by_actor(records)
-    summaries = _summaries(study, groups, known)
+    summaries = _summaries(study, records, known)
     settings = {
         "seed": rules.seed,
         "tasks": list(dict.fromkeys(entry.task for entry in records)),
-        "actors": {label: {"study": study.name} for label in groups},
+        "actors": {label: {"study": study.name} for label in by_actor(records)},
         "max_steps": rules.max_steps,
         "stop_at_success": rules.stop_at_success,
         "cameras": [],
@@ -61,7 +60,7 @@ def make_results(folder: StudyFolder, command: str) -> StudyResults:
         runs=facts,
         notes=warnings(summaries, []),
     )
-    grids = [grid for name, domain in domains.items() for grid in _grids(study, name, domain, groups, known)]
+    grids = [grid for name, domain in domains.items() for grid in _grids(study, name, domain, records, known)]
     return StudyResults(records, document, grids)
 
 
@@ -85,33 +84,22 @@ def _domains(study: Study) -> dict[str, EvaluationConfig]:
     return found
 
 
-def _summaries(
-    study: Study, groups: Mapping[str, Sequence[EpisodeRecord]], known: Mapping[str, float]
-) -> dict[str, Summary]:
+def _summaries(study: Study, records: Sequence[EpisodeRecord], known: Mapping[str, float]) -> dict[str, Summary]:
     """Summarise the episodes of each row, all seeds pooled."""
-    rows = {
-        row: [dataclasses.replace(entry, actor=row) for label in labels.values() for entry in groups.get(label, ())]
-        for row, labels in study.actors.items()
-    }
-    return {row: summarise(entries, experts=known) for row, entries in rows.items() if entries}
+    rows = {label: row for row, labels in study.actors.items() for label in labels.values()}
+    groups = by_actor(dataclasses.replace(entry, actor=rows[entry.actor]) for entry in records)
+    return {row: summarise(groups[row], experts=known) for row in study.actors if row in groups}
 
 
 def _grids(
-    study: Study,
-    name: str,
-    domain: EvaluationConfig,
-    groups: Mapping[str, Sequence[EpisodeRecord]],
-    known: Mapping[str, float],
+    study: Study, name: str, domain: EvaluationConfig, records: Sequence[EpisodeRecord], known: Mapping[str, float]
 ) -> list[Grid]:
     """Return the tables of one domain: seeds pooled, and seed by seed."""
-    inside = {label: [entry for entry in entries if entry.task in domain.tasks] for label, entries in groups.items()}
-    each = {label: summarise(entries, experts=known) for label, entries in inside.items() if entries}
+    inside = [entry for entry in records if entry.task in domain.tasks]
+    each = {label: summarise(group, experts=known) for label, group in by_actor(inside).items()}
     # Where success ends an episode, its return says little: the sooner the success, the smaller the return.
     metrics = ("success", "percent") if domain.stop_at_success else tuple(METRICS)
-    grids = [
-        *tables.grids(_summaries(study, inside, known), metrics=metrics),
-        seeds_grid(study, each, metrics),
-    ]
+    grids = [*tables.grids(_summaries(study, inside, known), metrics=metrics), seeds_grid(study, each, metrics)]
     return [dataclasses.replace(grid, title=f"{name}: {grid.title}" if name else grid.title) for grid in grids]
 
 
