@@ -1,18 +1,18 @@
-"""Learners for the Control Suite, whose lives are data.
+"""Train learners of the Control Suite and keep each at several stages, to collect replay data with them.
 
     tasks="control/walker.walk control/cartpole.swingup"
     pac collect $tasks --behaviour planner:quality=medium --episodes 20 --out runs/planners
     python benchmarks/learners.py $tasks --start runs/planners --minutes 3.5 --out runs/learners
     pac collect $tasks --behaviour learner:folder=runs/learners+noise:sigma=0.1 --out data
 
-Twin Delayed DDPG (Fujimoto et al., 2018) with returns of three steps, normalised layers, and environments that explore
-with more and less noise (as Horgan et al., 2018); one small network a task, all tasks in one batched product. Every
-task has a process of its own that acts; one process learns, on the GPU. A quarter of what it learns from are the
-episodes in `--start`. Four moments of it are kept in OUT, one file a task (`pac.behaviours.learner`), and its
-returns in OUT/learners.json, as they come: one that is stopped leaves what it was so far.
+The method is Twin Delayed DDPG (Fujimoto et al., 2018) with three-step returns and normalised layers. Environments
+explore with different amounts of noise (Horgan et al., 2018). Each task has one small network, and all tasks share one
+batched product. Each task has a process that acts. One process learns, on the GPU. A quarter of each batch comes from
+the episodes in `--start`. OUT gets one file per task with four stages (`pac.behaviours.learner`), and learners.json
+with the returns. Both are written at every stage.
 
-Who acts and who learns do not wait for each other, so no two lives are the same; episodes that `pac collect` makes from
-the files are.
+Acting and learning do not wait for each other, so no two runs are equal. Episodes that `pac collect` makes from the
+files are repeatable.
 """
 
 import argparse
@@ -34,17 +34,17 @@ from pac import envs
 from pac.behaviours.learner import NUM_LAYERS, act, learner_file
 from pac.data.store import STATE, Dataset
 
-HIDDEN, NUM_ENVS, ROWS = 256, 10, 160_000  # rows: instants kept of each environment
+HIDDEN, NUM_ENVS, ROWS = 256, 10, 160_000  # rows: steps kept per environment
 DISCOUNT, STEPS, POLYAK, RATE = 0.99, 3, 0.005, 3e-4
 BATCH, START_SHARE = 512, 0.25
 NOISES = np.geomspace(0.05, 0.8, NUM_ENVS)
-MOMENTS = (0.125, 0.25, 0.5, 1.0)  # of a life, that are kept
+STAGES = (0.125, 0.25, 0.5, 1.0)  # shares of the training after which a stage is kept
 STEPS_PER_UPDATE = 8  # of a task's environments, at most
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Tasks are padded to the largest of them. A row of experience: state, action, reward, last of its episode."""
+    """Sizes of all tasks, padded to the largest. A row of experience is state, action, reward, last of its episode."""
 
     tasks: tuple[str, ...]
     states: tuple[int, ...]
@@ -77,7 +77,7 @@ class Shapes:
 
 
 class Shared:
-    """What the processes share, as files: experience, how much of it there is, returns, and the actor's numbers."""
+    """Files that the processes share: experience, its number of rows, returns, and the weights of the actor."""
 
     def __init__(self, folder: Path, shapes: Shapes) -> None:
         self.shapes = shapes
@@ -93,7 +93,7 @@ class Shared:
         return np.memmap(path, kind, "r+" if path.exists() else "w+", shape=shape)
 
     def layers(self, task: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of the actor, as it is now, without the padding."""
+        """Return the layers of the current actor without the padding."""
         flat, layers, place = np.array(self.actor[task]), [], 0
         for size, out in self.shapes.actor:
             weight, bias = flat[place : place + size * out], flat[place + size * out : place + size * out + out]
@@ -107,7 +107,7 @@ class Shared:
 
 
 def explore(folder: Path, shapes: Shapes, task: int) -> None:
-    """A process of one task: all of its environments step together, each with a noise of its own."""
+    """Act in all environments of one task, each with another amount of noise."""
     shared, name, random = Shared(folder, shapes), shapes.tasks[task], np.random.default_rng(task)
     worlds = [envs.make(name) for _ in range(NUM_ENVS)]
     low, high = np.array(worlds[0].task.action_low), np.array(worlds[0].task.action_high)
@@ -135,7 +135,7 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
             rows[i, -2], gained[i] = reward, gained[i] + reward
         shared.rows[task, at] = rows
         at += 1
-        if over:  # all at once: episodes are of one length. Their last states take a row too
+        if over:  # of all environments: episodes have one length. Their last states take a row, too
             shared.rows[task, at] = 0
             shared.rows[task, at, :, : states.shape[1]] = states
             shared.rows[task, at, :, -1] = 1
@@ -146,7 +146,7 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
 
 
 def start_from(shared: Shared, folder: Path, task: int) -> int:
-    """Put a dataset's episodes before all else; how many rows they take."""
+    """Write the episodes of a dataset to the first rows. Return the number of rows."""
     path = folder / shared.shapes.tasks[task].replace("/", "-")
     episodes = list(Dataset(path))
     if len(episodes) < NUM_ENVS:
@@ -168,7 +168,7 @@ def start_from(shared: Shared, folder: Path, task: int) -> int:
 
 
 def network(sizes: list[tuple[int, int]], count: int, device: torch.device) -> list[Tensor]:
-    """Weights (count, in, out) and biases (count, 1, out), by turns."""
+    """Return weights (count, in, out) and biases (count, 1, out) in turn."""
     layers = []
     for size, out in sizes:
         scale = size**-0.5 if out == HIDDEN else 0.01 * size**-0.5
@@ -177,14 +177,14 @@ def network(sizes: list[tuple[int, int]], count: int, device: torch.device) -> l
 
 
 def forward(layers: list[Tensor], x: Tensor) -> Tensor:
-    """As `pac.behaviours.learner.act` before its tanh; `x` (count, batch, in) is squashed already."""
+    """Compute `pac.behaviours.learner.act` before its tanh. `x` (count, batch, in) is squashed already."""
     for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
         x = functional.relu(functional.layer_norm(torch.baddbmm(bias, x, weight), (HIDDEN,)))
     return torch.baddbmm(layers[-1], x, layers[-2])
 
 
-class Mind:
-    """Networks of all tasks, and how they learn."""
+class Agents:
+    """Networks of all tasks, and their updates."""
 
     def __init__(self, shapes: Shapes, starts: list[int], device: torch.device) -> None:
         count = len(shapes.tasks)
@@ -203,8 +203,8 @@ class Mind:
         self.mask = (places < torch.tensor(shapes.actions, device=device)[:, None]).float()[:, None]
         self.copied = [0] * count
 
-    def look(self, shared: Shared) -> None:
-        """Take over what was experienced since."""
+    def copy_experience(self, shared: Shared) -> None:
+        """Copy the new experience."""
         for task in range(self.count):
             end = int(shared.filled[task])
             if end > self.copied[task]:
@@ -214,9 +214,10 @@ class Mind:
         self.filled.copy_(torch.tensor(self.copied, dtype=torch.float32)[:, None])
 
     def follow(self, index: Tensor, env: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """What was met at `index` (task, batch), and what came of it: state, action, discounted rewards of the next
-        steps, the state after them and how many they were (fewer at the end of an episode), and 1, or 0 where `index`
-        is an episode's last state, in which nothing was done.
+        """Return the transitions of several steps that begin at `index` (task, batch).
+
+        They are state, action, sum of discounted rewards, the state after them, the number of steps (fewer at the end
+        of an episode), and validity. Validity is 0 at the last state of an episode, which has no action.
         """
         split = self.shapes.state, self.shapes.action, 1, 1
         task = torch.arange(self.count, device=self.device)[:, None]
@@ -257,7 +258,7 @@ class Mind:
                     torch._foreach_lerp_(targets, [p.detach() for p in sources], 2 * POLYAK)
 
     def value(self, critic: list[Tensor], state: Tensor, action: Tensor) -> Tensor:
-        """Of both critics, (2, task, batch, 1)."""
+        """Return the values of both critics, (2, task, batch, 1)."""
         both = torch.cat([state, action], -1)
         return forward(critic, torch.cat([both, both])).unflatten(0, (2, self.count))
 
@@ -266,12 +267,12 @@ class Mind:
             parameter.grad = gradient
         optimiser.step()
 
-    def tell(self, shared: Shared) -> None:
-        """Hand the actor to those who act."""
+    def write_actor(self, shared: Shared) -> None:
+        """Write the weights of the actor for the processes that act."""
         shared.actor[:] = torch.cat([p.detach().flatten(1) for p in self.actor], 1).cpu().numpy()
 
     def captured(self) -> Any:
-        """Two updates, the second with the actor; on a GPU as one graph."""
+        """Return a function that makes two updates, the second with the actor. On a GPU it is one CUDA graph."""
 
         def both() -> None:
             self.update(with_actor=False)
@@ -295,37 +296,37 @@ def squash(states: Tensor) -> Tensor:
     return states.sign() * states.abs().log1p()
 
 
-def learn(shared: Shared, mind: Mind, minutes: float, processes: list[Any], out: Path) -> None:
-    begin, lives, curve = time.monotonic(), [list[Any]() for _ in shared.shapes.tasks], list[dict[str, Any]]()
-    mind.look(shared)
-    update, updates = mind.captured(), 0
-    while len(curve) < len(MOMENTS):
+def learn(shared: Shared, agents: Agents, minutes: float, processes: list[Any], out: Path) -> None:
+    begin, stages, curve = time.monotonic(), [list[Any]() for _ in shared.shapes.tasks], list[dict[str, Any]]()
+    agents.copy_experience(shared)
+    update, updates = agents.captured(), 0
+    while len(curve) < len(STAGES):
         for _ in range(25):
             update()
         updates += 50
         shared.updates[0] = updates
-        mind.look(shared)
-        mind.tell(shared)
+        agents.copy_experience(shared)
+        agents.write_actor(shared)
         past = (time.monotonic() - begin) / 60
-        if past < minutes * MOMENTS[len(curve)]:
+        if past < minutes * STAGES[len(curve)]:
             continue
         check_alive(processes)
-        for task, life in enumerate(lives):
-            life.append(shared.layers(task))
-        returns = np.array(shared.returns)[:, : NUM_ENVS // 2].mean(1).tolist()  # of those with less noise
-        steps = [rows * NUM_ENVS for rows in mind.copied]
+        for task, kept in enumerate(stages):
+            kept.append(shared.layers(task))
+        returns = np.array(shared.returns)[:, : NUM_ENVS // 2].mean(1).tolist()  # of the environments with less noise
+        steps = [rows * NUM_ENVS for rows in agents.copied]
         curve.append({"minutes": past, "updates": updates, "steps": steps, "returns": returns})
-        save(out, shared.shapes.tasks, lives, curve)
+        save(out, shared.shapes.tasks, stages, curve)
         shown = ", ".join(f"{t.split('/')[1]} {r:.0f}" for t, r in zip(shared.shapes.tasks, returns, strict=True))
         print(f"{past:.1f} min, {updates:,} updates, {min(steps):,} steps or more: {shown}", flush=True)
 
 
-def save(out: Path, tasks: tuple[str, ...], lives: list[list[Any]], curve: list[dict[str, Any]]) -> None:
-    for task, life in zip(tasks, lives, strict=True):
+def save(out: Path, tasks: tuple[str, ...], stages: list[list[Any]], curve: list[dict[str, Any]]) -> None:
+    for task, kept in zip(tasks, stages, strict=True):
         arrays = {}
         for i in range(NUM_LAYERS):
-            arrays[f"{i}.weight"] = np.stack([layers[i][0] for layers in life]).astype(np.float16)
-            arrays[f"{i}.bias"] = np.stack([layers[i][1] for layers in life]).astype(np.float16)
+            arrays[f"{i}.weight"] = np.stack([layers[i][0] for layers in kept]).astype(np.float16)
+            arrays[f"{i}.bias"] = np.stack([layers[i][1] for layers in kept]).astype(np.float16)
         new = out / f"{learner_file(task)}.new"
         save_file(arrays, new)
         new.replace(out / learner_file(task))
@@ -336,14 +337,16 @@ def save(out: Path, tasks: tuple[str, ...], lives: list[list[Any]], curve: list[
 
 def check_alive(processes: list[Any]) -> None:
     if any(process.exitcode for process in processes):  # 0: it has filled its rows
-        raise SystemExit("A process that acts has died; its error is above.")
+        raise SystemExit("A process that acts has died. Its error is above.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--start", type=Path, help="folder of datasets, one a task: what the learners begin with")
+    parser.add_argument(
+        "--start", type=Path, help="folder of datasets, one per task, whose episodes the learners begin with"
+    )
     parser.add_argument("--minutes", type=float, default=3.5)
     parser.add_argument("--scratch", type=Path, help="for what the processes share, gigabytes (default: OUT/scratch)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -353,23 +356,23 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     shapes, scratch = Shapes.of(given.tasks), given.scratch or given.out / "scratch"
     if scratch.exists():
-        raise SystemExit(f"{scratch} exists: another run's, or what one left behind. Remove it.")
+        raise SystemExit(f"{scratch} exists: another run uses it, or left it behind. Remove it.")
     if (given.out / "learners.json").exists():
-        raise SystemExit(f"{given.out} has learners already. Name another --out.")
+        raise SystemExit(f"{given.out} has learners already. Choose another --out.")
     given.out.mkdir(parents=True, exist_ok=True)
     context, processes = multiprocessing.get_context("spawn"), list[Any]()
     shared = Shared(scratch, shapes)
     try:
         starts = [start_from(shared, given.start, i) if given.start else 0 for i in range(len(shapes.tasks))]
-        mind = Mind(shapes, starts, torch.device(given.device))
-        mind.tell(shared)
+        agents = Agents(shapes, starts, torch.device(given.device))
+        agents.write_actor(shared)
         for i in range(len(shapes.tasks)):
             processes.append(context.Process(target=explore, args=(scratch, shapes, i), daemon=True))
             processes[-1].start()
         while min(np.array(shared.filled) - starts) < 100:
             check_alive(processes)
             time.sleep(0.1)
-        learn(shared, mind, given.minutes, processes, given.out)
+        learn(shared, agents, given.minutes, processes, given.out)
     finally:
         shared.updates[0] = -1
         for process in processes:
