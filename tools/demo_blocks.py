@@ -85,7 +85,7 @@ def table(found: Demo) -> str:
     pairs = [(a, b) for a in ("PAC", "PAC+V") for b in ("filtered BC", "BC+Q")]
     apart: list[list[Cell]] = []
     for seed in found.documents:
-        cells = [_difference(found.scores(a, [seed]), found.scores(b, [seed])) for a, b in pairs]
+        cells = [difference(found.scores(a, [seed]), found.scores(b, [seed])) for a, b in pairs]
         apart.append([(f"seed {seed}", False), *((show(e), e.low > 0 or e.high < 0) for e in cells)])
     names = [f"{a} - {b}" for a, b in pairs]
     count = len(found.documents)
@@ -94,7 +94,7 @@ def table(found: Demo) -> str:
             Grid(f"{title}, {count} seed{'s' * (count != 1)} pooled", ["task", *found.methods], lines, 1),
             Grid(f"{last}, seed by seed", ["", *found.methods], each),
             _means(found),
-            Grid("Differences over the same initial states, pooled; bold where 0 is outside", ["", *names], apart),
+            Grid("Paired differences, pooled over tasks; bold where the interval excludes 0", ["", *names], apart),
         ]
     )
 
@@ -122,7 +122,8 @@ def _line(name: str, estimates: Mapping[str, Estimate]) -> list[Cell]:
     return [(name, False), *((show(entry), method in top) for method, entry in estimates.items())]
 
 
-def _difference(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Estimate:
+def difference(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Estimate:
+    """Return the difference of two methods over the same initial states. Tasks weigh the same."""
     return _stratified([first[task] - second[task] for task in first])
 
 

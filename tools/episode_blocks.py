@@ -5,6 +5,7 @@ Every number is computed here from single episodes. Sums in a file are not read,
 
 import dataclasses
 import html
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,15 +45,25 @@ def table(found: Results) -> str:
         summaries = found.summaries(domain)
         made += [_titled(found, domain, grid) for grid in grids(summaries, metrics=metrics_of(summaries))]
     notes = [note for document in found.documents for note in document.get("notes", [])]
-    return markdown(made, list(dict.fromkeys([*warnings(found.summaries(), []), *notes])))
+    return markdown(made, list(dict.fromkeys([*_counts(found), *warnings(found.summaries(), []), *notes])))
 
 
 def returns(found: Results) -> str:
     """Return a table of mean returns, with a line a task."""
     summaries = {domain: found.summaries(domain) for domain in found.domains}
-    return markdown(
-        [_titled(found, d, grid) for d, each in summaries.items() for grid in grids(each, metrics=["return"])]
+    made = [_titled(found, d, grid) for d, each in summaries.items() for grid in grids(each, metrics=["return"])]
+    return markdown(made, _counts(found))
+
+
+def _counts(found: Results) -> list[str]:
+    """Return a note on the evaluation episodes of each training seed, where all have the same number."""
+    each = Counter(
+        (row, seed, entry.task) for row, parts in found.members.items() for seed in parts for entry in parts[seed]
     )
+    numbers, seeds = set(each.values()), {len(parts) for parts in found.members.values()}
+    if len(numbers) > 1 or len(seeds) > 1 or seeds == {1}:
+        return []
+    return [f"{numbers.pop():,} episodes per task and method for each of {seeds.pop()} training seeds."]
 
 
 def _titled(found: Results, domain: str, grid: Grid) -> Grid:
@@ -61,7 +72,7 @@ def _titled(found: Results, domain: str, grid: Grid) -> Grid:
 
 
 def pooled(found: Results) -> str:
-    """Return a table with a line a row of the study: its result, and on how many tasks, episodes and seeds it rests."""
+    """Return a table with a line per method: its result, its tasks, episodes and seeds."""
     made = []
     for domain in found.domains:
         summaries = found.summaries(domain)
@@ -123,7 +134,11 @@ def differences(found: Results) -> str:
         (grid,) = grids({}, made)
         named = [(f"`{d.first}` minus `{d.second}`", False) for d in made]  # rows may be called 1, or 0.25
         rows = [[name, *row[1:]] for name, row in zip(named, grid.rows, strict=True)]
-        tables.append(_titled(found, domain, dataclasses.replace(grid, header=["", *grid.header[1:]], rows=rows)))
+        header = ["", "metric", *grid.header[2:]]
+        if not any(row[-1][0] for row in rows):  # every difference is shown, so no pair is needed
+            header, rows = header[:-1], [row[:-1] for row in rows]
+        title = grid.title.replace("Differences over the same initial states", "Paired differences")
+        tables.append(_titled(found, domain, dataclasses.replace(grid, title=title, header=header, rows=rows)))
     return markdown(tables)
 
 

@@ -140,14 +140,16 @@ class Sources:
         """Return the headline table of a file such as claims.json."""
         (path,) = self.paths(words)
         document = self.document(path)
-        found: dict[int, Results | Demo | Improvement] = {}
-        for number, entry in enumerate(document["claims"]):
-            files = entry["files"]
-            if "task" in entry:
-                (found[number],) = self.improvements(files)
-            else:
-                found[number] = self.demo(files) if self.has_demo(files) else self.results(files)
-        return claims.claims(document, found, path)
+        tasks = {tuple(entry["files"]) for entry in document["claims"] if "task" in entry}
+
+        def read(files: Sequence[str]) -> Results | Demo | Improvement:
+            if tuple(files) in tasks:
+                return self.improvements(files)[0]
+            return self.demo(files) if self.has_demo(files) else self.results(files)
+
+        about = self.document(self.folder / PAPER)["numbers"] if any("paper" in e for e in document["claims"]) else {}
+        printed = {key: {e["name"]: _printed(e["value"]) for e in about[key]["entries"]} for key in about}
+        return claims.claims(document, read, printed, path)
 
     @property
     def plots(self) -> str:
@@ -253,10 +255,14 @@ def paper_table(document: Mapping[str, Any], key: str, path: Path) -> str:
     lines: list[list[Cell]] = []
     for entry in about["entries"]:
         ends = "" if entry.get("interval") is None else " [{:.1f}, {:.1f}]".format(*entry["interval"])
-        value = f"{entry['value']:g}" if round(entry["value"], 1) != entry["value"] else f"{entry['value']:.1f}"
-        lines.append([(entry["name"], False), (f"{value}{ends}", False), (entry["from"], False)])
+        lines.append([(entry["name"], False), (f"{_printed(entry['value'])}{ends}", False), (entry["from"], False)])
     grid = Grid(f"The paper: {about['about']}", [about["rows"], about["unit"], "printed in"], lines)
     return markdown([grid], about.get("notes", []))
+
+
+def _printed(value: float) -> str:
+    """Return a number of the paper with as many digits as printed, and one at least."""
+    return f"{value:g}" if round(value, 1) != value else f"{value:.1f}"
 
 
 KINDS: dict[str, Maker] = {
@@ -317,7 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("page", type=Path, nargs="+", help="Markdown page with blocks, written in place")
     args = parser.parse_args(arguments)
     try:
-        for page in args.page:
+        for page in dict.fromkeys(args.page):
+            if len(args.page) > 1 and page.is_file() and not _OPENS.search(page.read_text()):
+                print(f"{page}: no blocks.")
+                continue
             written = refresh(page)
             print("\n".join(f"{path}: written." for path in written) or f"{page}: nothing has changed.")
     except ValueError as error:
