@@ -56,4 +56,4 @@ class CapturedGraph(Generic[Inputs, T]):
         pairs = list(zip(self._memory, map(without_repeats, pytree.tree_leaves(inputs)), strict=True))
         for dtype in {memory.dtype for memory in self._memory}:
             targets, sources = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
-            torch._foreach_copy_(targets, sources)
+            torch._foreach_copy_(targets, sources, non_blocking=True)
