@@ -1,4 +1,4 @@
-"""How good are the behaviours? The planner at three settings, the scripts on all fifty tasks, and what faults cost.
+"""Success and returns of behaviours: the planner at three settings, scripts on fifty tasks, and faults.
 
     MUJOCO_GL=disabled python benchmarks/behaviours.py --processes 16               # everything: about 8 minutes
     MUJOCO_GL=disabled python benchmarks/behaviours.py --processes 16 --part faults  # one part; the others are kept
@@ -47,7 +47,7 @@ FAULTS = (
 
 
 def list_jobs(part: str, episodes: int, seed: int) -> list[EpisodeResult]:
-    """What to run, the longest first."""
+    """Return the episodes to play, the longest first."""
     pairs = {
         "planner": [(f"control/{task}", planner) for planner in PLANNERS for task in SUITE],
         "scripted": [(task, "scripted") for task in SCRIPTED],
@@ -60,8 +60,8 @@ def list_jobs(part: str, episodes: int, seed: int) -> list[EpisodeResult]:
     ]
 
 
-def run_trial(job: EpisodeResult) -> EpisodeResult:
-    """One episode."""
+def play_episode(job: EpisodeResult) -> EpisodeResult:
+    """Play one episode."""
     seed = envs.episode_seed(job["task"], job["seed"], job["index"])
     env, behaviour = envs.make(job["task"]), behaviours.make(job["behaviour"])
     observation, _ = env.reset(seed=seed)
@@ -78,7 +78,7 @@ def run_trial(job: EpisodeResult) -> EpisodeResult:
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Atomically: a reader sees the old file or the new one."""
+    """Write the report atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(report, indent=0))
@@ -88,38 +88,40 @@ def write(path: Path, report: dict[str, Any]) -> None:
 def measure(jobs: list[EpisodeResult], report: dict[str, Any], path: Path, processes: int) -> None:
     begun = written = time.perf_counter()
     with ProcessPoolExecutor(processes, mp_context=mp.get_context("spawn")) as pool:
-        futures = [pool.submit(run_trial, job) for job in jobs]
+        futures = [pool.submit(play_episode, job) for job in jobs]
         for done, future in enumerate(as_completed(futures), 1):
-            report["trials"].append(future.result())
+            report["episodes"].append(future.result())
             if time.perf_counter() - written > 10 or done == len(jobs):
                 written = time.perf_counter()
                 write(path, report)
-                print(f"{done} of {len(jobs)} trials, {written - begun:.0f} s", flush=True)
+                print(f"{done} of {len(jobs)} episodes, {written - begun:.0f} s", flush=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def group(trials: Iterable[EpisodeResult]) -> dict[tuple[str, str], list[EpisodeResult]]:
-    """(task without family, behaviour) -> its trials."""
+def group(episodes: Iterable[EpisodeResult]) -> dict[tuple[str, str], list[EpisodeResult]]:
+    """Return the episodes by task without family and behaviour."""
     groups = collections.defaultdict(list)
-    for trial in trials:
-        groups[trial["task"].partition("/")[2], trial["behaviour"]].append(trial)
+    for episode in episodes:
+        groups[episode["task"].partition("/")[2], episode["behaviour"]].append(episode)
     return groups
 
 
-def show_return(trials: list[EpisodeResult]) -> str:
-    """Mean and 95% interval of the return, and seconds an episode."""
-    returns = np.array([trial["return"] for trial in trials])
+def show_return(episodes: list[EpisodeResult]) -> str:
+    """Return mean and 95% interval of the return, and seconds per episode."""
+    returns = np.array([episode["return"] for episode in episodes])
     low, high = mean_interval(returns)
-    return f"{returns.mean():.0f} ± {(high - low) / 2:.0f} ({np.mean([trial['seconds'] for trial in trials]):.1f} s)"
+    return (
+        f"{returns.mean():.0f} ± {(high - low) / 2:.0f} ({np.mean([episode['seconds'] for episode in episodes]):.1f} s)"
+    )
 
 
-def show_success(trials: list[EpisodeResult], limit: int = 500) -> str:
-    """Percent of trials that succeeded within `limit` steps, with Wilson's 95% interval."""
-    won = sum(trial["success"] and trial["length"] <= limit for trial in trials)
-    low, high = wilson(won, len(trials))
-    return f"{100 * won / len(trials):.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+def show_success(episodes: list[EpisodeResult], limit: int = 500) -> str:
+    """Return the percentage of episodes that succeeded within `limit` steps, with Wilson's 95% interval."""
+    won = sum(episode["success"] and episode["length"] <= limit for episode in episodes)
+    low, high = wilson(won, len(episodes))
+    return f"{100 * won / len(episodes):.0f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
@@ -127,16 +129,16 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
 
 
-def planner_lines(trials: list[EpisodeResult]) -> list[str]:
-    groups = group(trials)
+def planner_lines(episodes: list[EpisodeResult]) -> list[str]:
+    groups = group(episodes)
     tasks = sorted({task for task, _ in groups})
     rows = [[task, *(show_return(groups[task, planner]) for planner in PLANNERS)] for task in tasks]
     return table(["task", *(name.removeprefix("planner:quality=") for name in PLANNERS)], rows)
 
 
-def scripted_lines(trials: list[EpisodeResult]) -> list[str]:
-    groups = group(trials)
-    pooled = f"All tasks: {show_success(trials)}% of {len(trials)} episodes."
+def scripted_lines(episodes: list[EpisodeResult]) -> list[str]:
+    groups = group(episodes)
+    pooled = f"All tasks: {show_success(episodes)}% of {len(episodes)} episodes."
     rows = [
         [task, show_success(found), f"{np.median([t['length'] for t in found if t['success']] or [math.nan]):.0f}"]
         for (task, _), found in sorted(groups.items())
@@ -144,16 +146,16 @@ def scripted_lines(trials: list[EpisodeResult]) -> list[str]:
     return [pooled, "", *table(["task", "success %", "median steps to it"], rows)]
 
 
-def fault_lines(trials: list[EpisodeResult]) -> list[str]:
-    groups = group(trials)
+def fault_lines(episodes: list[EpisodeResult]) -> list[str]:
+    groups = group(episodes)
     tasks = [task for task in (*STUDIED, *OTHERS) if any(task == found for found, _ in groups)]
     lines = list[str]()
     for limit in (500, 150):
         rows = []
         for fault in FAULTS:
             cells = [groups[task, f"scripted+{fault}"] for task in tasks]
-            everything = [trial for cell in cells for trial in cell]
-            clean = np.mean([trial["clean"] for trial in everything])
+            everything = [episode for cell in cells for episode in cell]
+            clean = np.mean([episode["clean"] for episode in everything])
             rows.append([f"`{fault}`", *(show_success(cell, limit) for cell in cells)])
             rows[-1] += [show_success(everything, limit), *([f"{100 * clean:.0f}"] if limit == 500 else [])]
         lines += [f"Success % within {limit} steps:", ""]
@@ -178,9 +180,9 @@ PARTS = {
 def render(report: dict[str, Any]) -> str:
     lines = ["# Behaviours", "", "`benchmarks/behaviours.py` makes this page and the file of every episode beside it."]
     for part, (title, show) in PARTS.items():
-        trials = [trial for trial in report["trials"] if trial["part"] == part]
-        if trials:
-            lines += ["", f"## {title}", "", f"`{report['commands'][part]}`", "", *show(trials)]
+        episodes = [episode for episode in report["episodes"] if episode["part"] == part]
+        if episodes:
+            lines += ["", f"## {title}", "", f"`{report['commands'][part]}`", "", *show(episodes)]
     return "\n".join(lines) + "\n"
 
 
@@ -194,10 +196,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/behaviours.json"))
     parser.add_argument("--render", action="store_true", help="only write the Markdown from the JSON")
     options = parser.parse_args()
-    empty: dict[str, Any] = {"commands": {}, "trials": []}
+    empty: dict[str, Any] = {"commands": {}, "episodes": []}
     report = json.loads(options.out.read_text()) if options.out.exists() else empty
     parts = [] if options.render else list(PARTS) if options.part == "all" else [options.part]
-    report["trials"] = [trial for trial in report["trials"] if trial["part"] not in parts]
+    report["episodes"] = [episode for episode in report["episodes"] if episode["part"] not in parts]
     command = shlex.join(["python", *sys.argv])
     jobs = [job for part in parts for job in list_jobs(part, options.episodes or EPISODES[part], options.seed)]
     jobs = [job for job in jobs if not options.tasks or job["task"].partition("/")[2] in options.tasks]

@@ -109,9 +109,9 @@ class Shared:
 def explore(folder: Path, shapes: Shapes, task: int) -> None:
     """Act in all environments of one task, each with another amount of noise."""
     shared, name, random = Shared(folder, shapes), shapes.tasks[task], np.random.default_rng(task)
-    worlds = [envs.make(name) for _ in range(NUM_ENVS)]
-    low, high = np.array(worlds[0].task.action_low), np.array(worlds[0].task.action_high)
-    states = np.stack([env.reset(seed=int(random.integers(2**62)))[0][STATE] for env in worlds])
+    environments = [envs.make(name) for _ in range(NUM_ENVS)]
+    low, high = np.array(environments[0].task.action_low), np.array(environments[0].task.action_high)
+    states = np.stack([env.reset(seed=int(random.integers(2**62)))[0][STATE] for env in environments])
     gained = np.zeros(NUM_ENVS)
     first, layers = int(shared.filled[task]), shared.layers(task)
     at = first
@@ -127,7 +127,7 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
         rows, over = np.zeros((NUM_ENVS, shapes.row), np.float32), False
         rows[:, : states.shape[1]] = states
         rows[:, shapes.state : shapes.state + len(low)] = actions
-        for i, env in enumerate(worlds):
+        for i, env in enumerate(environments):
             observation, reward, terminated, truncated, _ = env.step(raw[i])
             if terminated:
                 raise ValueError(f"{name}: a task that ends early; these learners know only those that do not.")
@@ -141,7 +141,7 @@ def explore(folder: Path, shapes: Shapes, task: int) -> None:
             shared.rows[task, at, :, -1] = 1
             at += 1
             shared.returns[task], gained[:] = gained, 0
-            states = np.stack([env.reset(seed=int(random.integers(2**62)))[0][STATE] for env in worlds])
+            states = np.stack([env.reset(seed=int(random.integers(2**62)))[0][STATE] for env in environments])
         shared.filled[task] = at
 
 

@@ -1,11 +1,11 @@
-"""How fast rollouts are, each number beside the raw speed of the same world, measured in the same run.
+"""Speed of rollouts, beside the raw speed of the same environments in the same run.
 
     python benchmarks/rollout_speed.py [--workers 2] [--envs 16] [--rounds 4] [--quick] [--json FILE]
 
-`env` is the simulator alone, `raw` one environment of ours in this process, both with actions drawn beforehand. A
-rollout's speed is taken after each of its environments has played one episode: it holds resets, but no start-up. The
-ratio is to raw speed times the number of workers. Needs a machine with nothing else to do, and about 5 minutes (1 with
---quick); every process gets one thread.
+`simulator` is the simulator alone. `raw` is one environment of ours in this process. Both take prepared actions. A
+rollout is measured after each of its environments has played one episode: with resets, but without start-up. The ratio
+is to raw speed times the number of workers. Run it on an idle machine, for about 5 minutes (1 with --quick). Every
+process gets one thread.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from pac.rollout import ActorLike, make_jobs, rollout
 from pac.types import Query, Reply, TaskSpec
 
 TASKS = ("pendulum.swingup", "cartpole.swingup", "cheetah.run", "walker.walk", "humanoid.walk")
-WORLDS = (*(f"control/{name}" for name in TASKS), "metaworld/drawer-open")
-PICTURES = {"control/walker.walk": "side", "metaworld/drawer-open": "corner"}
+ALL_TASKS = (*(f"control/{name}" for name in TASKS), "metaworld/drawer-open")
+CAMERAS = {"control/walker.walk": "side", "metaworld/drawer-open": "corner"}
 Result = dict[str, Any]
 
 
 class SmallPolicy:
-    """An MLP of two hidden layers of 64, for one task; batches are padded to powers of two, as a policy's should be."""
+    """An MLP with two hidden layers of 64 for one task. Batches are padded to powers of two."""
 
     name = "small"
 
@@ -63,7 +63,7 @@ class SmallPolicy:
 def steps_per_second(
     step: Callable[[np.ndarray], bool], reset: Callable[[], object], task: TaskSpec, steps: int
 ) -> float:
-    """Of stepping alone, resets included; the first episode does not count."""
+    """Return the speed of stepping with resets, without the first episode."""
     random = np.random.default_rng(0)
     actions = random.uniform(task.action_low, task.action_high, (1000, len(task.action_low))).astype(np.float32)
     for counted in (task.max_steps, steps):
@@ -94,18 +94,18 @@ def measure_raw(task: str, steps: int) -> Result:
             count["left"] = count["left"] - 1 or next(left)
             return count["left"] == env.task.max_steps
 
-        result["world"] = steps_per_second(step_alone, simulator.reset, env.task, steps)
+        result["simulator"] = steps_per_second(step_alone, simulator.reset, env.task, steps)
     return result
 
 
 def sustained(actor: ActorLike, task: str, workers: int, envs_per_worker: int, rounds: int, **options: Any) -> float:
-    """Steps a second, from the end of the first episode of every environment to the beginning of their last."""
+    """Return steps per second between the first and the last episode of every environment."""
     slots = max(workers, 1) * envs_per_worker
     jobs, times, lengths = make_jobs([task], slots * (2 + rounds)), [], []
-    for trial in rollout(actor, jobs, workers=workers, envs_per_worker=envs_per_worker, **options):
+    for result in rollout(actor, jobs, workers=workers, envs_per_worker=envs_per_worker, **options):
         times.append(time.perf_counter())
-        lengths.append(trial.length)
-    # Trials come in order, so a late one holds back others: a line through all arrivals but those at the ends.
+        lengths.append(result.length)
+    # Results come in order, so a late one holds back others. Fit a line through all arrivals except those at the ends.
     middle = slice(slots - 1, len(jobs) - slots)
     return float(np.polyfit(times[middle], np.cumsum(lengths)[middle], 1)[0])
 
@@ -127,8 +127,8 @@ def measure(task: str, workers: Sequence[int], envs_per_worker: int, rounds: int
     return results
 
 
-def measure_pictures(task: str, camera: str, workers: Sequence[int], frames: int) -> list[Result]:
-    """Frames a second: drawn alone, drawn while stepping in this process, and in rollouts."""
+def measure_images(task: str, camera: str, workers: Sequence[int], frames: int) -> list[Result]:
+    """Return frames per second: rendering alone, with steps in this process, and in rollouts."""
     from pac.envs.rendering import Renderer
 
     env = envs.make(task)
@@ -177,11 +177,11 @@ def show(results: list[Result], title: str, console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", default=list(WORLDS))
+    parser.add_argument("--tasks", nargs="+", default=list(ALL_TASKS))
     parser.add_argument("--workers", nargs="+", type=int, default=[2])
     parser.add_argument("--envs", type=int, default=16, help="environments a worker")
     parser.add_argument("--rounds", type=int, default=4, help="episodes of each environment that count")
-    parser.add_argument("--no-pictures", action="store_true", help="where there is no GL")
+    parser.add_argument("--no-images", action="store_true", help="where there is no GL")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there")
     args = parser.parse_args()
@@ -190,16 +190,14 @@ def main() -> None:
     console = Console(width=150)
     stepping = [r for task in args.tasks for r in measure(task, args.workers, args.envs, rounds, steps)]
     show(stepping, "Steps a second", console)
-    pictures = []
-    if not args.no_pictures:
-        pictures = [
-            r for task, camera in PICTURES.items() for r in measure_pictures(task, camera, args.workers, frames)
-        ]
-        show(pictures, "80x80 pictures a second", console)
+    images = []
+    if not args.no_images:
+        images = [r for task, camera in CAMERAS.items() for r in measure_images(task, camera, args.workers, frames)]
+        show(images, "80x80 images per second", console)
     if args.json:
         machine = {"machine": platform.platform(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
         machine |= {"python": platform.python_version(), "torch": torch.__version__}
-        args.json.write_text(json.dumps({"machine": machine, "steps": stepping, "pictures": pictures}, indent=2))
+        args.json.write_text(json.dumps({"machine": machine, "steps": stepping, "images": images}, indent=2))
 
 
 if __name__ == "__main__":
