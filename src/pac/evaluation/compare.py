@@ -39,7 +39,7 @@ class Difference:
 
     @property
     def shown(self) -> bool:
-        """True if the interval excludes 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 

@@ -66,28 +66,17 @@ def make_result(
     """Return the evaluation whose episodes, played under `settings`, are `records`."""
     whole = settings["max_steps"] is None and not settings["stop_at_success"]
     known = {task: experts[task] for task in settings["tasks"] if whole and task in experts}
-    returns = {task: expert.mean for task, expert in known.items()}
-    groups = by_actor(records)
-    summaries = {label: summarise(group, experts=returns, bootstrap=bootstrap) for label, group in groups.items()}
-    differences = compare(records, experts=returns, bootstrap=bootstrap)
+    choices: dict[str, Any] = {"experts": {task: expert.mean for task, expert in known.items()}, "bootstrap": bootstrap}
+    summaries = {label: summarise(group, **choices) for label, group in by_actor(records).items()}
+    differences = compare(records, **choices)
     notes = [*notes, *warnings(summaries, differences), *_about_experts(settings["tasks"], experts, whole)]
-    document = make_document(
-        records,
-        settings,
-        summaries,
-        episodes=episodes,
-        experts=known,
-        command=command,
-        bootstrap=bootstrap,
-        differences=[dataclasses.asdict(difference) for difference in differences],
-        notes=notes,
-    )
+    more = {"bootstrap": bootstrap, "differences": list(map(dataclasses.asdict, differences)), "notes": notes}
     return Evaluation(
         records=list(records),
         summaries=summaries,
         differences=differences,
         notes=notes,
-        document=document,
+        document=make_document(records, settings, summaries, episodes=episodes, experts=known, command=command, **more),
         finished=finished,
     )
 

@@ -30,7 +30,7 @@ INK = {"value": (255, 176, 0), "reward": (100, 160, 255), "success": (80, 220, 1
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """What is drawn under the frames, one number a step."""
+    """Curves drawn under the frames, one number per step."""
 
     title: str
     reward: np.ndarray

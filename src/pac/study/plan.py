@@ -65,7 +65,7 @@ class StudyRun:
 
     @property
     def labels(self) -> dict[str | None, tuple[str, str]]:
-        """Way to give the task -> row of the tables, and actor of the evaluation episodes. None: as in training.
+        """The row of the tables and the actor of the episodes, by the way to give the task. None: as in training.
 
         Models of different tasks and the same seed are one actor.
         """
