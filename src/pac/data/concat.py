@@ -54,16 +54,12 @@ class ConcatDataset(Dataset):
             piece = np.array(part.index)
             piece["row"] += rows
             piece["goal"][piece["goal"] >= 0] += goals
-            if len(piece):
-                piece["instruction"] = _places(part.instructions, self.instructions)[piece["instruction"]]
-                piece["source"] = _places(part.sources, self.sources)[piece["source"]]
+            tables = {"instruction": (part.instructions, self.instructions), "source": (part.sources, self.sources)}
+            for name, (texts, table) in tables.items():
+                piece[name] = np.array([table.index(text) for text in texts], np.int64)[piece[name]]
             rows, goals = rows + part.num_rows, goals + part.num_goals
             pieces.append(piece)
         return np.concatenate(pieces)
-
-
-def _places(texts: Sequence[str], table: list[str]) -> np.ndarray:
-    return np.array([table.index(text) for text in texts])
 
 
 def open_dataset(path: str | Path, more: Sequence[str | Path] = ()) -> Dataset:

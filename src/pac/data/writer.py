@@ -138,7 +138,7 @@ class DatasetWriter:
         self.path.mkdir(parents=True, exist_ok=True)
         spec_file = self.path / SPEC
         if self._is_new:
-            _write_spec(spec_file, self.spec)
+            write_atomically(spec_file, json.dumps(self.spec.to_json(), indent=2))
         elif names := self.spec.differences(found := DatasetSpec.from_json(spec_file)):
             differences = [f"{n} {getattr(self.spec, n)!r} where it has {getattr(found, n)!r}" for n in names]
             expected, fix = "episodes like those already there", "Write to another folder, and mix the two."
@@ -292,11 +292,7 @@ def add_column(dataset: Dataset, name: str, rewards: Iterable[np.ndarray]) -> No
     finally:
         column.close()
         unlock()
-    _write_spec(dataset.path / SPEC, spec)
-
-
-def _write_spec(file: Path, spec: DatasetSpec) -> None:
-    write_atomically(file, json.dumps(spec.to_json(), indent=2))
+    write_atomically(dataset.path / SPEC, json.dumps(spec.to_json(), indent=2))
 
 
 def _lock(file: Path, owner: object) -> Callable[[], object]:
