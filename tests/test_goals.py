@@ -38,7 +38,7 @@ TASK = TaskSpec(
 
 
 def test_the_papers_fine_tuning() -> None:
-    """The numbers it prints; all data of the scaling mixture, with other weights and nothing else changed."""
+    """The printed numbers. The data is that of the scaling mixture with other weights."""
     config = load_recipe("paper/goals")
     assert (config.length, config.method, config.start) == ("200k steps", "pac", "runs/medium")
     assert config.schedules.learning_rate == ((0.0, 3e-6),)
@@ -55,7 +55,7 @@ def test_the_papers_fine_tuning() -> None:
 
 
 def shown(sampler: Sampler, steps: int) -> tuple[float, float]:
-    """The shares of windows that show their goal, and their text, in the batches as the model gets them."""
+    """Return the shares of windows that show their goal and their text."""
     goals, texts = list[Tensor](), list[Tensor]()
     for step in range(steps):
         observation = sampler.batch(step).observation
@@ -70,7 +70,7 @@ def shown(sampler: Sampler, steps: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("goal", "text"), [(0.99, 0.9), (0.5, 0.3), (0.0, 1.0), (1.0, 0.0)])
-def test_each_is_shown_as_often_as_asked(tmp_path: Path, goal: float, text: float) -> None:
+def test_goals_and_text_are_shown_with_their_probabilities(tmp_path: Path, goal: float, text: float) -> None:
     data = runs.write_dataset(tmp_path / "a", cameras=1)
     table = {"name": "a", "path": str(data), "goals": "success", "keep_goal": goal, "keep_text": text}
     groups = [{"name": "all", "weight": 1, "datasets": [table]}]
@@ -83,7 +83,7 @@ def test_each_is_shown_as_often_as_asked(tmp_path: Path, goal: float, text: floa
 
 @pytest.mark.parametrize("name", ["goal", "text"])
 def test_masked_goals_change_no_loss_and_shown_ones_do(tmp_path: Path, name: str) -> None:
-    """Half the windows of a batch do not show it: whatever is put there, their losses stay, and the others' change."""
+    """Half the windows of a batch mask it. Other values there leave their losses alone and change the others."""
     data = runs.write_dataset(tmp_path / "a", cameras=1)
     table = {"name": "a", "path": str(data), "goals": "success", f"keep_{name}": 0.5}
     mixture = {"batch_size": 8, "groups": [{"name": "all", "weight": 1, "datasets": [table]}]}
@@ -112,7 +112,7 @@ def test_masked_goals_change_no_loss_and_shown_ones_do(tmp_path: Path, name: str
 
 
 def test_goals_for_evaluation(tmp_path: Path) -> None:
-    """Last frames of successes by instruction, as training draws them; stored goals where there are some."""
+    """Goals are last frames of successes by instruction, as in training, or stored goals."""
     data = Dataset(runs.write_dataset(tmp_path / "a", cameras=2, episodes=2 * MOST_GOALS + 4))
     (pictures,) = find_goal_images(data, stored=False).values()
     assert pictures["camera1"].shape == (MOST_GOALS, 12, 10, 3)
@@ -127,7 +127,7 @@ def test_goals_for_evaluation(tmp_path: Path) -> None:
 
 
 def test_a_policy_is_shown_goals_as_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model gets the very picture, in its slot, one an episode; and none where it saw none."""
+    """The model gets the same goal image in its slot, one per episode, and none if it was trained without."""
     data = runs.write_dataset(tmp_path / "data" / "a", cameras=2)
     goals = {"goals": "success", "cameras": [], "goal_cameras": ["camera1"], "keep_text": 0}
     run = runs.start(runs.config(tmp_path / "data", mixture={"defaults": goals}), tmp_path / "run")
@@ -177,7 +177,7 @@ SHORT += ["evaluation.max_steps=20", "mixture.batch_size=8"]
 @pytest.mark.slow
 @pytest.mark.usefixtures("gl")
 def test_fine_tuning_to_either_modality(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The recipes, shortened: pre-train, fine-tune to pictures and to words, and try them as the paper's tables do."""
+    """Shortened recipes: pre-train, fine-tune to goal images and to text, and evaluate as in the paper's tables."""
     first = tmp_path / "goals"
     assert main(["train", "goals/pretrain", "--out", str(first), *SHORT, "length=6 steps"]) == 0
     data = sorted((first / "collected").iterdir())

@@ -45,7 +45,7 @@ def _episode(
 
 @pytest.fixture(autouse=True, scope="session")
 def no_sync() -> Iterator[None]:
-    """Tests do not cut the power, and a busy disk takes its time."""
+    """Skip fsync: tests do not cut the power, and a busy disk is slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield

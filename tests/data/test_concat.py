@@ -1,4 +1,4 @@
-"""Several folders read as one: nothing lost, nothing moved, every transition as likely."""
+"""Several folders read as one: all episodes in order, every transition equally likely."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pac.policy import PolicyMetadata
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
-    """Of unequal sizes, with pictures and goals, instructions shared and not."""
+    """Datasets of unequal sizes with images and goals. Two of three share an instruction."""
     return [
         write_dataset(
             tmp_path / f"part{i}", episodes=3 + 4 * i, cameras=1, goals=True, seed=i, instruction=("a", "b", "a")[i]
@@ -54,7 +54,7 @@ def test_statistics_are_those_of_all_rows(folders: list[Path]) -> None:
     assert pool_statistics([nothing, found])["mean"] == found["mean"]
 
 
-def test_every_transition_is_as_likely(folders: list[Path]) -> None:
+def test_every_transition_is_equally_likely_in_several_folders(folders: list[Path]) -> None:
     """Two transitions a window: each episode is drawn in proportion to its length plus one."""
     table = mixture(folders, window=3)
     sampler = Sampler(table, seed=0)
@@ -75,7 +75,7 @@ def mixture(folders: list[Path], window: int = 2, **given: object) -> Mixture:
     )
 
 
-def test_a_pattern_means_all_that_match_in_order(folders: list[Path]) -> None:
+def test_a_pattern_matches_folders_in_order(folders: list[Path]) -> None:
     named, wanted = mixture([folders[0].parent / "*"]).datasets[0], sorted(map(str, folders[0].parent.iterdir()))
     assert [named.path, *named.more_paths] == wanted
     assert len(wanted) > 1
@@ -108,7 +108,7 @@ def test_given_statistics_reach_the_batch_and_the_policy(folders: list[Path]) ->
         ({"proprio_centre": [0.0] * 2, "proprio_scale": [1.0] * 2}, "of 3 numbers, as its states have, found 2"),
     ],
 )
-def test_impossible_statistics(folders: list[Path], given: dict[str, object], message: str) -> None:
+def test_wrong_statistics_are_refused(folders: list[Path], given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sampler(mixture(folders, **given), seed=0)
 

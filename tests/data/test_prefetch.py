@@ -1,4 +1,4 @@
-"""Batches that are made beside the updates on a GPU: what an update reads is what was made for it."""
+"""Batches are made during updates on a GPU, and each update reads its own batch."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from pac.data.prefetch import prefetch
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-def test_late_readers_find_their_own_batch() -> None:
-    """Updates that lag behind the host, so that memory given back is asked for again before it was read."""
+def test_updates_that_lag_behind_read_their_own_batch() -> None:
+    """Updates lag behind the host, so that freed memory is allocated again before it was read."""
     device, size = torch.device("cuda"), 1 << 20
     made: list[int] = []
 
@@ -32,8 +32,8 @@ def test_late_readers_find_their_own_batch() -> None:
     assert [x.tolist() for x in found] == [[i, i] for i in range(40)]
 
 
-def test_a_batch_is_made_beside_the_update_before() -> None:
-    """The third is whole while the second update is at work."""
+def test_a_batch_is_made_during_the_update_before() -> None:
+    """The third batch is complete while the second update runs."""
     device, whole = torch.device("cuda"), list[torch.cuda.Event]()
 
     def batches() -> Iterator[dict[str, torch.Tensor]]:

@@ -38,7 +38,7 @@ def test_a_stored_column_can_be_added(make_episode: Any, make_dataset: Any) -> N
 
 
 def test_returns_to_go_by_hand(make_episode: Any, make_dataset: Any) -> None:
-    """What a time limit cuts off is unknown: nothing at the limit, most of it far from there."""
+    """Rewards after a time limit are unknown: none is covered at the limit, and most far before it."""
     reward = np.array([1, 2, 4], np.float32)
     whole = dataclasses.replace(make_episode(0, 3, terminated=True), reward=reward)
     cut = dataclasses.replace(make_episode(1, 2, truncated=True), reward=reward[:2])

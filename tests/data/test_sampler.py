@@ -1,4 +1,4 @@
-"""Batches: drawn with the right frequencies, the same on every resume and number of ranks, and rightly timed."""
+"""Batches have the right frequencies and time alignment, and are the same after a resume and on any ranks."""
 
 import dataclasses
 import itertools
@@ -35,7 +35,7 @@ def mixture(*paths: Path, batch_size: int = 64, window: int = 5, weight: float =
 
 
 def discounted(plain: Mixture, **discounts: float) -> Mixture:
-    """With a discount for datasets by name."""
+    """Return the mixture with discounts of datasets by name."""
     (group,) = plain.groups
     datasets = tuple(dataclasses.replace(d, discount=discounts.get(d.name)) for d in group.datasets)
     return dataclasses.replace(plain, groups=(dataclasses.replace(group, datasets=datasets),))
@@ -46,7 +46,7 @@ def assert_equal(first: Batch, second: Batch) -> None:
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
-    """How many standard deviations the statistic lies above its mean."""
+    """Return how many standard deviations the statistic lies above its mean."""
     statistic, freedom = float(((counts - expected) ** 2 / expected).sum()), len(counts) - 1
     return (statistic - freedom) / np.sqrt(2 * freedom)
 
@@ -69,7 +69,7 @@ def three_datasets(make_episode: Any, make_dataset: Any) -> Mixture:
     return parse_mixture({"groups": groups, "batch_size": 512})
 
 
-def test_frequencies_match_p_eff_and_ranks_merge(three_datasets: Mixture) -> None:
+def test_frequencies_match_p_eff_on_any_number_of_ranks(three_datasets: Mixture) -> None:
     steps, totals = 400, []
     p_eff = {name: float(p) for name, p in three_datasets.probabilities.items() if p}
     assert p_eff == pytest.approx({"a": 3 / 7, "b": 3 / 7, "c": 1 / 7})
@@ -85,7 +85,7 @@ def test_frequencies_match_p_eff_and_ranks_merge(three_datasets: Mixture) -> Non
     assert totals[0] == totals[1] == totals[2]
 
 
-def test_the_ranks_of_any_world_draw_the_same_windows_and_no_two_the_same(three_datasets: Mixture) -> None:
+def test_ranks_share_the_windows_of_a_step(three_datasets: Mixture) -> None:
     def windows(rank: int, world_size: int) -> list[tuple[int, int, float]]:
         draws = Sampler(three_datasets, seed=1, rank=rank, world_size=world_size).draw(9)
         return list(zip(draws.dataset.tolist(), draws.window.tolist(), draws.goal.tolist(), strict=True))
@@ -142,7 +142,7 @@ def test_workers_give_the_same_batches(threads: bool, make_episode: Any, make_da
         assert_equal(batch, sampler.batch(step))
 
 
-def test_a_batch_that_is_kept_is_not_overwritten(make_episode: Any, make_dataset: Any) -> None:
+def test_memory_of_a_live_batch_is_not_used_again(make_episode: Any, make_dataset: Any) -> None:
     path = make_dataset("d", [make_episode(i, 20, cameras=["a", "b"]) for i in range(3)])
     sampler = Sampler(mixture(path), seed=0)
     kept = [sampler.batch(step).observation.images[3:, 1] for step in range(4)]  # views, too, hold their memory
@@ -154,10 +154,8 @@ def test_a_batch_that_is_kept_is_not_overwritten(make_episode: Any, make_dataset
 
 
 @pytest.mark.parametrize("state", [True, False])
-def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
-    state: bool, make_episode: Any, make_dataset: Any
-) -> None:
-    """What GPUs do, here on the CPU: datasets of other widths, one without a state, hindsight that changes rewards."""
+def test_gathering_from_gpu_data_gives_the_same_batches(state: bool, make_episode: Any, make_dataset: Any) -> None:
+    """The code for GPUs runs on the CPU: datasets of other widths, one without a state, and hindsight rewards."""
     wide = [make_episode(i, 9, cameras=["a"], state_dim=3 if state else 0) for i in range(3)]
     paths = [make_dataset("wide", wide), make_dataset("blind", [make_episode(6, 5, cameras=["a"], state_dim=0)])]
     paths += [make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])] if state else []
@@ -169,8 +167,8 @@ def test_numbers_of_all_datasets_gathered_at_once_are_the_same(
         assert [x.stride() for x in found.tensors()] == [x.stride() for x in expected.tensors()]
 
 
-def test_what_changes_for_a_dataset_reaches_batches_gathered_at_once(make_episode: Any, make_dataset: Any) -> None:
-    """The slots that a model has for cameras, and the scale that rewards are given before training."""
+def test_replaced_slots_and_scales_reach_batches_from_gpu_data(make_episode: Any, make_dataset: Any) -> None:
+    """Camera slots of a model, and scales of rewards."""
     paths = [make_dataset(name, [make_episode(i, 9, cameras=["a", "b"])]) for i, name in enumerate("xy")]
     plain, gathered = Sampler(mixture(*paths), seed=0), Sampler(mixture(*paths), seed=0, device="cpu")
     changes = {"camera_slots": {"b": 0, "c": 1, "a": 2}, "value_scales": {"x": 2.0, "y": 3.0}}
@@ -184,8 +182,8 @@ def test_what_changes_for_a_dataset_reaches_batches_gathered_at_once(make_episod
     assert_equal(plain.batch(0), before)  # the sampler itself did not change
 
 
-def test_what_changes_for_a_dataset_reaches_worker_processes(make_episode: Any, make_dataset: Any) -> None:
-    """Which get the sampler as bytes where they are not forked."""
+def test_replaced_slots_and_scales_reach_worker_processes(make_episode: Any, make_dataset: Any) -> None:
+    """A process that is not forked gets the sampler as bytes."""
     path = make_dataset("d", [make_episode(0, 9, cameras=["a", "b"])])
     sampler = Sampler(mixture(path), seed=0)
     sampler = sampler.replace(camera_slots={"b": 0, "c": 1, "a": 2}, value_scales={"d": 2.0})
@@ -194,8 +192,8 @@ def test_what_changes_for_a_dataset_reaches_worker_processes(make_episode: Any, 
     assert (other.camera_slots, other.goal_slots) == (sampler.camera_slots, sampler.goal_slots)
 
 
-def test_a_gather_at_once_takes_as_many_launches_however_many_datasets(make_episode: Any, make_dataset: Any) -> None:
-    """Each is a few microseconds of a GPU, and of the host."""
+def test_launches_do_not_grow_with_the_number_of_datasets(make_episode: Any, make_dataset: Any) -> None:
+    """Each launch takes a few microseconds of the GPU and of the host."""
     paths = [make_dataset(f"d{i}", [make_episode(i, 9, state_dim=i + 1)]) for i in range(6)]
     launches = []
     for used in (paths[:2], paths):
@@ -207,7 +205,7 @@ def test_a_gather_at_once_takes_as_many_launches_however_many_datasets(make_epis
 
 
 class CountLaunches(TorchDispatchMode):
-    """Operations that compute something, where others only look at memory in another way."""
+    """Count of operations that compute. Views do not count."""
 
     count = 0
 
@@ -219,7 +217,7 @@ class CountLaunches(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-def test_arrays_travel_in_one_piece() -> None:
+def test_arrays_are_packed_into_one_transfer() -> None:
     numbers = np.arange(15).reshape(3, 5)
     arrays = [
         numbers % 2 == 0,
@@ -239,7 +237,7 @@ def test_arrays_travel_in_one_piece() -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode: Any, make_dataset: Any) -> None:
+def test_gpu_data_and_pinned_workers_give_the_same_batches(make_episode: Any, make_dataset: Any) -> None:
     goal = {"a": np.full((4, 5, 3), 9, np.uint8)}
     wide = [make_episode(i, 9, cameras=["a", "b"], goal_images=goal, instruction="go") for i in range(3)]
     paths = make_dataset("wide", wide), make_dataset("narrow", [make_episode(7, 4, state_dim=1, action_dim=1)])
@@ -254,8 +252,8 @@ def test_a_copy_on_the_gpu_and_pinned_workers_give_the_same_batches(make_episode
             assert_equal(batch, sampler.batch(step))
 
 
-def test_windows_carry_the_discount_of_their_dataset(make_episode: Any, make_dataset: Any) -> None:
-    """In every way that batches are made; the sampler's, and nothing else changed, where a dataset has none."""
+def test_batches_have_the_discount_of_each_dataset(make_episode: Any, make_dataset: Any) -> None:
+    """Datasets without a discount have the sampler's. Nothing else changes, in every way to make batches."""
     paths = [make_dataset(name, [make_episode(i, 9, terminated=True)]) for i, name in enumerate("abc")]
     plain, table = mixture(*paths), discounted(mixture(*paths), a=0.9, b=0.0)
     sampler = Sampler(table, seed=0, discount=0.5)
@@ -271,8 +269,8 @@ def test_windows_carry_the_discount_of_their_dataset(make_episode: Any, make_dat
     assert torch.equal(torch.cat(half).sort().values, expected.sort().values)
 
 
-def test_the_bounds_of_values_follow_the_discount_of_their_dataset(make_episode: Any, make_dataset: Any) -> None:
-    """Rewards from 0 to 4 for ever, or 4 at a termination alone, whatever the discount."""
+def test_value_bounds_follow_the_discount_of_each_dataset(make_episode: Any, make_dataset: Any) -> None:
+    """Rewards from 0 to 4 for ever, or a reward of 4 only at a termination."""
     dense, bare = make_episode(0, 5), make_episode(0, 5, terminated=True)
     bare = dataclasses.replace(bare, reward=np.array([0, 0, 0, 0, 4], np.float32))
     paths = make_dataset("a", [dense]), make_dataset("b", [dense]), make_dataset("once", [bare])
@@ -280,8 +278,8 @@ def test_the_bounds_of_values_follow_the_discount_of_their_dataset(make_episode:
     assert sampler.value_bounds() == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
 
 
-def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_dataset: Any) -> None:
-    """Whatever part of an episode a window covers, in every way that batches are made; nothing unless asked for."""
+def test_batches_have_the_return_to_go_after_each_window(make_episode: Any, make_dataset: Any) -> None:
+    """For windows anywhere in an episode, in every way to make batches. By default there is none."""
     kinds = [(length, ends) for length in (1, 2, 4, 11) for ends in ENDS]
     path = make_dataset("d", [make_episode(i, length, **ends) for i, (length, ends) in enumerate(kinds)])
     table = discounted(mixture(path, batch_size=256, window=4, reward_scale=3.0), d=0.5)
@@ -307,7 +305,7 @@ def test_windows_carry_what_the_log_earned_after_them(make_episode: Any, make_da
     assert not without.return_to_go_weight.any()
 
 
-def test_a_sampler_reaches_a_process_that_shares_no_memory(three_datasets: Mixture) -> None:
+def test_a_pickled_sampler_is_small_and_gives_the_same_batches(three_datasets: Mixture) -> None:
     sampler = Sampler(three_datasets, seed=5, rank=1, world_size=2)
     copied = pickle.loads(pickle.dumps(sampler))  # what "spawn" does
     assert_equal(copied.batch(3), sampler.batch(3))
@@ -324,7 +322,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("window", [2, 3, 5])
-def test_windows_never_cross_an_end_and_carry_its_discount(window: int, make_episode: Any, make_dataset: Any) -> None:
+def test_windows_never_cross_an_episode_end(window: int, make_episode: Any, make_dataset: Any) -> None:
     kinds = [(length, ends) for length in (1, 2, 4, 5, 11) for ends in ENDS]
     path = make_dataset("d", [make_episode(i, length, **ends) for i, (length, ends) in enumerate(kinds)])
     sampler = Sampler(mixture(path, batch_size=512, window=window), seed=0)
@@ -393,7 +391,7 @@ def test_different_robots_mix_by_union(make_episode: Any, make_dataset: Any) -> 
     np.testing.assert_array_equal(observation.proprio_centre[robots == 1][0, 0], source.proprio_centre)
 
 
-def test_pictures_of_other_sizes_are_resized(make_episode: Any, make_dataset: Any) -> None:
+def test_images_of_other_sizes_are_resized(make_episode: Any, make_dataset: Any) -> None:
     small = make_dataset("small", [make_episode(10, 6, cameras=["a"])])
     large = make_dataset("large", [make_episode(20, 6, cameras=["a"], size=(16, 12))])
     settings = mixture(small, large)

@@ -85,7 +85,7 @@ def datasets(draw: st.DrawFn) -> list[Episode]:
 
 @given(datasets())
 @settings(max_examples=25, deadline=None)
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, episodes: list[Episode]) -> None:
+def test_written_episodes_are_read_back(tmp_path_factory: pytest.TempPathFactory, episodes: list[Episode]) -> None:
     path = tmp_path_factory.mktemp("store") / "data"
     for episode in episodes:  # one writer each: appending to what is there
         with DatasetWriter(path, DatasetSpec.of(episodes[0])) as writer:
@@ -204,7 +204,7 @@ def with_picture(episode: Episode, picture: np.ndarray) -> Episode:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_episode_is_refused_and_leaves_nothing(kind: str, make_episode: Any, tmp_path: Path) -> None:
+def test_a_bad_episode_is_refused_and_changes_nothing(kind: str, make_episode: Any, tmp_path: Path) -> None:
     change, message = BAD[kind]
     good = make_episode(1, 4, cameras=["front"], source="run.h5")
     spec = DatasetSpec.of(good, action_low=[-1.0] * 2, action_high=[1.0] * 2)
@@ -239,7 +239,7 @@ def test_rounding_outside_the_bounds_is_no_error(make_episode: Any, make_dataset
         {"extra_rewards": ("a/b",)},
     ],
 )
-def test_impossible_specs_are_refused(change: dict[str, Any]) -> None:
+def test_wrong_specs_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="DatasetSpec: expected"):
         DatasetSpec(**({"state_dim": 3, "action_dim": 2} | change))
 
@@ -264,7 +264,7 @@ def test_one_writer_at_a_time(make_episode: Any, make_dataset: Any) -> None:
     DatasetWriter(path, Dataset(path).spec).close()
 
 
-def test_a_killed_writer_leaves_no_litter_for_long(make_episode: Any, make_dataset: Any) -> None:
+def test_the_next_writer_removes_temporary_files(make_episode: Any, make_dataset: Any) -> None:
     path = make_dataset("d", [make_episode(0, 2)])
     before = sorted(path.iterdir())
     (path / ".committed.json.0123.writing").write_bytes(b"{")
@@ -272,7 +272,7 @@ def test_a_killed_writer_leaves_no_litter_for_long(make_episode: Any, make_datas
     assert sorted(path.iterdir()) == before
 
 
-def test_atomic_takes_everything_back(make_episode: Any, tmp_path: Path) -> None:
+def test_an_error_in_an_atomic_writer_leaves_the_dataset_unchanged(make_episode: Any, tmp_path: Path) -> None:
     spec = DatasetSpec.of(make_episode(0, 2))
 
     def fail() -> None:
@@ -302,7 +302,7 @@ def test_atomic_takes_everything_back(make_episode: Any, tmp_path: Path) -> None
     assert verify(tmp_path / "d") == []
 
 
-def test_a_disk_that_is_full_at_the_end_takes_everything_back(
+def test_a_full_disk_at_the_end_leaves_the_dataset_unchanged(
     make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = DatasetSpec.of(make_episode(0, 2))
@@ -330,7 +330,7 @@ def test_a_disk_that_is_full_at_the_end_takes_everything_back(
 def test_an_interrupt_after_the_commit_keeps_the_episode(
     make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C may come between any two lines: what committed.json says must stay true."""
+    """Ctrl-C may come between any two lines. committed.json must stay true."""
     writer = DatasetWriter(tmp_path / "d", DatasetSpec.of(make_episode(0, 2)))
     writer.append(make_episode(0, 2))
     replace = os.replace
@@ -390,7 +390,7 @@ def test_damaged_files_do_not_open(
     assert len(verify(path)) == 1
 
 
-def test_any_byte_may_change_and_the_error_is_clean(make_episode: Any, make_dataset: Any) -> None:
+def test_any_damaged_byte_gives_a_clear_error(make_episode: Any, make_dataset: Any) -> None:
     goal = {"a": np.zeros((4, 5, 3), np.uint8)}
     path = make_dataset("d", [make_episode(i, 3, cameras=["a"], goal_images=goal, instruction="go") for i in range(2)])
     random = np.random.default_rng(0)
@@ -489,7 +489,7 @@ def test_a_killed_writer_leaves_whole_episodes_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["pwrite", "replace"])
-def test_a_full_disk_takes_back_the_unfinished_episode(
+def test_a_full_disk_removes_the_unfinished_episode(
     function: str, make_episode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = DatasetSpec.of(make_episode(0, 2))
@@ -545,7 +545,7 @@ def test_a_really_full_disk(make_episode: Any, tmp_path: Path) -> None:
 
 
 def make_sparse(path: Path, episodes: int, length: int) -> None:
-    """A dataset of any size that takes no room: zeros in holes, with a true index."""
+    """Write a dataset of any size as a sparse file with a real index."""
     spec = DatasetSpec(state_dim=24, action_dim=6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
     rows = episodes * (length + 1)
     path.mkdir()

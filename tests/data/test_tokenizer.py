@@ -44,7 +44,7 @@ def test_padding_is_masked_and_long_text_is_cut() -> None:
     assert Tokenizer(num_tokens=3).encode("walk over there now")[0].shape == (3,)
 
 
-def test_the_shipped_model_is_what_its_sentences_give() -> None:
+def test_the_shipped_model_can_be_made_again() -> None:
     assert train_tokenizer(shipped_sentences()) == SHIPPED.read_bytes()
     assert (
         TOKENIZER.vocabulary_size
@@ -62,7 +62,7 @@ def test_a_users_model_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a model"])
-def test_what_is_no_model_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "own.model"
     if content is not None:
         path.write_bytes(content)
