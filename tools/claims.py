@@ -43,7 +43,7 @@ def claims(
         found = read([*entry["files"]])
         (ours, metric), (baseline, _) = (_result(found, entry, name, path) for name in _pair(entry))
         unit = f"% {entry['unit']}" if "unit" in entry else metric
-        method, other = (entry.get("shown", {}).get(name, name) for name in _pair(entry))
+        method, other = _pair(entry)
         cells = [f"[{entry['claim']}]({entry['page']})", entry["dataset"], method]
         cells += [f"{ours.mean:.1f}{unit} [{ours.low:.1f}, {ours.high:.1f}]", f"{other}: {baseline.mean:.1f}"]
         cells += [_difference(found, entry), _printed(entry, printed), _verdict(entry, read, path)]

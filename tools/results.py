@@ -23,6 +23,8 @@ from pac.report.groups import ComparisonGroup, split_seed
 from tools.archive import Document
 
 Records = list[EpisodeRecord]
+GOALS = {"text+goal": "text and goal image", "goal": "goal image alone", "text": "text alone", "none": "no goal"}
+assert GOALS.keys() == set(SHOWS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +79,7 @@ class Results:
     def training(self, row: str) -> str:
         """Return the row that was trained: one policy may have rows for sampled actions and for kinds of goals."""
         known = {run.get("row") for document in self.documents for run in document.get("runs", [])}
-        ways = [row.removesuffix(f", {way}") for way in ("sampled", *SHOWS) if row.endswith(f", {way}")]
+        ways = [row.removesuffix(f", {way}") for way in ("sampled", *GOALS.values()) if row.endswith(f", {way}")]
         return next((name for name in (row, *ways) if name in known), row)
 
     def runs(self, row: str) -> list[dict[str, Any]]:
@@ -124,7 +126,7 @@ def read_results(
             raise ValueError(f"{path}: expected episodes under the rules of {first}, {rules}, found {found}.")
         if other := [task for task, mean in known.items() if experts.setdefault(task, mean) != mean]:
             raise ValueError(f"{path}: expected the experts of the files before it, found another of {other[0]}.")
-        rows = _by_row(path, records)
+        rows = {_with_goal(row, document): parts for row, parts in _by_row(path, records).items()}
         if both := sorted(set(rows) & set(members)):
             raise ValueError(f"{path}: expected rows of other names than in the files before it, found {both[0]!r}.")
         members |= rows
@@ -176,6 +178,16 @@ def _replaced(document: Document, experts_file: Path, path: Path) -> dict[str, A
     if missing := sorted(tasks.keys() - others):
         raise ValueError(f"{experts_file}: expected the experts of {path}, found none of {missing[0]}.")
     return {task: dataclasses.asdict(others[task]) for task in tasks}
+
+
+def _with_goal(row: str, document: Document) -> str:
+    """Return the name of a row with the kind of goal in words: `PAC, goal image alone` for `PAC, goal`."""
+    policy, _, show = row.rpartition(", ")
+    return f"{policy}, {GOALS[show]}" if show in GOALS and _has_run(document, policy) else row
+
+
+def _has_run(document: Document, row: str) -> bool:
+    return any(run.get("row") == row for run in document.get("runs", []))
 
 
 def _by_row(path: Path, records: Records) -> dict[str, dict[int | None, Records]]:
