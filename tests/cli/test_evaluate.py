@@ -114,10 +114,10 @@ def test_videos_of_new_and_of_earlier_episodes(tmp_path: Path, capsys: pytest.Ca
         assert evaluate("--episodes", 2, "--json", out, "--videos", videos, "--video-episodes", *choice) == 0
     names = sorted(path.name for path in videos.iterdir())
     assert names == [f"control.pendulum.swingup.episode{i}.random.mp4" for i in (0, 1)]
-    assert "before" not in capsys.readouterr().out
+    assert "played again" not in capsys.readouterr().out
     notes = json.loads(out.read_text())["notes"]
     assert "random: a task has 2 episodes. The interval of its return means little." in notes
-    assert not [note for note in notes if "before" in note]  # the second video agrees with the first
+    assert not [note for note in notes if "played again" in note]  # the second video agrees with the first
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pac.evaluation import video
+from pac.evaluation import record, video
 from pac.rollout import EpisodeResult, Job, rollout
 
 av = pytest.importorskip("av")
@@ -25,7 +25,7 @@ def frames_of(path: Path) -> list[np.ndarray]:
 @pytest.mark.usefixtures("gl")
 def test_a_video_of_an_episode(played: EpisodeResult, tmp_path: Path) -> None:
     path = tmp_path / "videos" / "a.mp4"
-    assert video.write_video(played, path, actor="random", max_steps=12) == []
+    assert video.write_video(played, path, record(played, "random"), max_steps=12) == []
     frames = frames_of(path)
     assert len(frames) == 7  # 50 Hz, every second step of 12, and the end
     assert frames[0].shape == (240 + video.PANEL, 320, 3)
@@ -35,9 +35,8 @@ def test_a_video_of_an_episode(played: EpisodeResult, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("gl")
 def test_a_replay_that_differs_is_reported(played: EpisodeResult, tmp_path: Path) -> None:
-    changed = dataclasses.replace(played.episode, reward=played.episode.reward + 1)
-    other = dataclasses.replace(played, episode=changed)
-    (note,) = video.write_video(other, tmp_path / "a.mp4", actor="random", max_steps=12)
+    entry = dataclasses.replace(record(played, "random"), total=played.total_return + 1)
+    (note,) = video.write_video(played, tmp_path / "a.mp4", entry, max_steps=12)
     assert "does not show the episode that was counted" in note
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pac import envs
 from pac.evaluation.plan import Actor
-from pac.evaluation.records import EpisodeRecord, record
+from pac.evaluation.records import EpisodeRecord
 from pac.evaluation.runner import play_episodes
 from pac.files import write_atomically
 from pac.rollout import EpisodeResult, Job
@@ -56,23 +56,19 @@ def film(
         chosen = [entry for entry in records if entry.actor == actor.label and entry.index in indices]
         jobs = [Job(entry.task, entry.seed, entry.index) for entry in chosen]
         with closing(play_episodes(actor, jobs, max_steps=max_steps, **options)) as results:
-            for before, (played, _) in zip(chosen, results, strict=True):
-                now = record(played, actor.label)
-                if before != now:
-                    changed = f"the return is {now.total:.6g}, before {before.total:.6g}"
-                    notes.append(f"{actor.label}, {played.job}: {changed}.")
+            for entry, (played, _) in zip(chosen, results, strict=True):
                 names.append(file_name(actor.label, played.task, played.index, names))
-                notes += write_video(played, folder / names[-1], actor=actor.label, max_steps=max_steps)
+                notes += write_video(played, folder / names[-1], entry, max_steps=max_steps)
     return notes
 
 
-def write_video(played: EpisodeResult, path: Path, *, actor: str, max_steps: int | None = None) -> list[str]:
-    """Write an mp4 of an episode. Return a note if its actions, played again, give another return."""
+def write_video(played: EpisodeResult, path: Path, entry: EpisodeRecord, *, max_steps: int | None = None) -> list[str]:
+    """Write an mp4 of an episode. Return a note if its actions, played again, do not give the recorded return."""
     rate = played.spec.control_rate or MAX_RATE
     stride = max(1, math.ceil(rate / MAX_RATE))
     succeeded = np.flatnonzero(played.episode.extra_rewards.get("success", np.zeros(0)))
     curves = Curves(
-        title=f"{played.task}  episode {played.index}  {actor}",
+        title=f"{played.task}  episode {played.index}  {entry.actor}",
         reward=played.episode.reward,
         value=played.values,
         success=int(succeeded[0]) if len(succeeded) else None,
@@ -80,7 +76,7 @@ def write_video(played: EpisodeResult, path: Path, *, actor: str, max_steps: int
     rewards = list[float]()
     frames = replay(played.task, played.episode, rewards, stride=stride, max_steps=max_steps)
     encode(draw(frames, curves, stride), path, rate / stride)
-    found, expected = sum(rewards), played.total_return
+    found, expected = sum(rewards), entry.total
     if abs(found - expected) <= 1e-6 * max(1.0, abs(expected)):
         return []
     return [
