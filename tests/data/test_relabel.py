@@ -6,35 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pac.data.relabel import add_reward, episode_returns, returns_to_go, select_episodes, success_frames
-from pac.data.store import STATE, Dataset, verify
-from pac.data.writer import DatasetWriter
-from pac.types import Episode
+from pac.data.relabel import episode_returns, returns_to_go, select_episodes, success_frames
+from pac.data.store import Dataset
 
 
-def test_a_stored_column_can_be_added(make_episode: Any, make_dataset: Any) -> None:
-    path = make_dataset("d", [make_episode(0, 3), make_episode(1, 1), make_episode(2, 4)])
-
-    def last_step(episode: Episode) -> np.ndarray:
-        return np.arange(len(episode.action)) == len(episode.action) - 1
-
-    add_reward(path, "arrive", last_step)
-    dataset = Dataset(path)
-    np.testing.assert_array_equal(dataset.episode(0).extra_rewards["arrive"], [0, 0, 1])
-    np.testing.assert_array_equal(episode_returns(dataset, "arrive"), [1, 1, 1])
+def test_returns_by_stored_and_extra_reward(make_episode: Any, make_dataset: Any) -> None:
+    episodes = [make_episode(i, n, extra_rewards={"arrive": np.ones(n, np.float32)}) for i, n in enumerate((3, 1, 4))]
+    dataset = Dataset(make_dataset("d", episodes))
+    np.testing.assert_array_equal(episode_returns(dataset, "arrive"), [3, 1, 4])
     np.testing.assert_array_equal(episode_returns(dataset), [e.reward.sum() for e in dataset])
-    assert verify(path) == []
-    with DatasetWriter(path, dataset.spec) as writer:  # and appending goes on
-        writer.append(make_episode(3, 2, extra_rewards={"arrive": np.zeros(2, np.float32)}))
-    np.testing.assert_array_equal(episode_returns(Dataset(path), "arrive"), [1, 1, 1, 0])
-    with pytest.raises(ValueError, match="twice"):
-        add_reward(path, "arrive", last_step)
-    with pytest.raises(ValueError, match="finite"):
-        add_reward(path, "bad", lambda e: e.reward * np.nan)
-    with pytest.raises(ValueError, match=r"expected shape \(3,\), found \(4,\)"):
-        add_reward(path, "bad", lambda e: e.observation[STATE][:, 0])
-    assert not (path / "next.reward.bad.npy").exists()
-    assert verify(path) == []
 
 
 def test_returns_to_go_by_hand(make_episode: Any, make_dataset: Any) -> None:

@@ -30,12 +30,15 @@ def episode_rows(episode: Episode, spec: DatasetSpec, where: str) -> dict[str, n
         goals = {GOALS + name: image for name, image in episode.goal_images.items()}
         _check_names(goals, spec.goal_features, where)
         for name, (dtype, shape) in spec.goal_features.items():
-            check_array(goals[name], dtype, shape, f"{where}, key {name!r}")
+            _check_array(goals[name], dtype, shape, f"{where}, key {name!r}")
     steps = {}
     for name, (dtype, shape) in spec.step_features.items():
         is_observation = name.startswith("observation.")
-        check_array(given[name], dtype, (rows if is_observation else length, *shape), f"{where}, key {name!r}")
-        steps[name] = pad(given[name].astype(dtype, copy=False), length + 1, repeat=is_observation)
+        _check_array(given[name], dtype, (rows if is_observation else length, *shape), f"{where}, key {name!r}")
+        values = given[name].astype(dtype, copy=False)
+        if len(values) == length:  # the last row repeats the observation, and holds zeros otherwise
+            values = np.concatenate([values, values[-1:] if is_observation else np.zeros_like(values[-1:])])
+        steps[name] = values
     _check_bounds(episode.action, spec, where)
     return steps
 
@@ -45,14 +48,7 @@ def num_observations(episode: Episode) -> int:
     return max((len(array) for array in episode.observation.values()), default=0)
 
 
-def pad(array: np.ndarray, rows: int, *, repeat: bool) -> np.ndarray:
-    """Return `array` with one more row if `rows` asks for it: the last row again, or zeros."""
-    if len(array) == rows:
-        return array
-    return np.concatenate([array, array[-1:] if repeat else np.zeros_like(array[-1:])])
-
-
-def check_array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
+def _check_array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
     """Raise unless the array has this kind of values, this shape, and only finite numbers."""
     kinds = "fiu" if dtype.kind == "f" else dtype.kind
     if array.dtype.kind not in kinds or (dtype.kind == "u" and array.dtype != dtype):

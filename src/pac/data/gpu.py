@@ -1,8 +1,10 @@
-"""Numbers of many datasets on a GPU. Launches cost time there, not bytes. A batch takes a handful of launches, however
-many datasets there are.
+"""Data on a GPU. Launches cost time there, not bytes: a batch takes a handful, however many datasets there are.
+
+`prefetch` makes the next batch during the update on the one before, in a stream of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from pac.data.windows import WindowedDataset
 
+Made = TypeVar("Made")  # a batch
 COLUMNS = ("state", "action", "reward", "terminated", "return_to_go")
 
 
@@ -111,3 +114,24 @@ def _flat(array: Tensor | None, rows: int) -> Shaped[Tensor, "row width"]:
     if array is None:
         return torch.zeros(rows, 0)
     return array.flatten(1) if array.ndim > 1 else array[:, None]
+
+
+def prefetch(batches: Iterator[Made], device: torch.device) -> Generator[Made]:
+    """Yield the same batches. Each is begun before the one before it is yielded.
+
+    Transfers and gathers run in a stream other than the one of the updates. A batch only waits for the updates that
+    were launched before it was begun.
+    """
+    own = torch.cuda.Stream(device)
+
+    def begin() -> tuple[Made, torch.cuda.Event]:
+        # Python frees a batch's memory once the updates that read it are launched. Wait until those have run.
+        own.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(own):
+            return next(batches), own.record_event()
+
+    coming = begin()
+    while True:
+        (batch, whole), coming = coming, begin()
+        torch.cuda.current_stream(device).wait_event(whole)
+        yield batch

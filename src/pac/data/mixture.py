@@ -150,10 +150,10 @@ class Mixture:
     @property
     def probabilities(self) -> dict[str, Fraction]:
         """Return P_eff of every dataset. They sum to 1 exactly."""
-        total = sum(_exact(group.weight) for group in self.groups)
+        weights = [Fraction(str(group.weight)) for group in self.groups]  # 0.1 is a tenth, not the nearest double
         return {
-            dataset.name: _exact(group.weight) / total / len(group.datasets)
-            for group in self.groups
+            dataset.name: weight / sum(weights) / len(group.datasets)
+            for group, weight in zip(self.groups, weights, strict=True)
             for dataset in group.datasets
         }
 
@@ -323,7 +323,3 @@ def _tables(table: Mapping[str, Any], key: str, where: str) -> list[Mapping[str,
     if not isinstance(found, list) or not found or not all(isinstance(item, dict) for item in found):
         raise ValueError(f"Expected {key!r} in {where} to be a list of tables, found {found!r}. Add [[{key}]] entries.")
     return found
-
-
-def _exact(weight: float) -> Fraction:
-    return Fraction(str(weight))  # 0.1 means a tenth, not the nearest double

@@ -3,26 +3,15 @@
 One set of episodes serves several tasks: the paper's CHEF data has six rewards for the same episodes.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 from jaxtyping import Float32, Int64
 
 from pac.config import suggest
 from pac.data.store import GOALS, IMAGES, REWARD, Dataset
-from pac.data.writer import add_column
 from pac.files import problem
-from pac.types import Episode
 
 GoalImages = dict[str, dict[str, np.ndarray]]  # instruction -> camera -> (goals, height, width, 3) uint8
 MOST_GOALS = 64  # goals of a task that a policy is shown, one per episode
-
-
-def add_reward(path: str | Path, name: str, reward: Callable[[Episode], np.ndarray]) -> None:
-    """Store one more reward column, `next.reward.<name>`. `reward` returns one number per action of an episode."""
-    dataset = Dataset(path)
-    add_column(dataset, name, (np.asarray(reward(episode), np.float32) for episode in dataset))
 
 
 def select_episodes(
@@ -81,7 +70,7 @@ def reward_column(dataset: Dataset, reward: str | None) -> np.ndarray:
     name = REWARD if reward is None else f"{REWARD}.{reward}"
     if name not in dataset.arrays:
         known = dataset.spec.extra_rewards
-        hint = suggest(str(reward), known) if known else " The dataset has none: add one with relabel.add_reward."
+        hint = suggest(str(reward), known) if known else " The dataset has none: write it with Episode.extra_rewards."
         raise ValueError(f"{dataset.path}: unknown extra reward {reward!r}.{hint}")
     return dataset.arrays[name]
 

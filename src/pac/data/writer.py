@@ -4,13 +4,12 @@ An episode's bytes go behind the committed ones. Then committed.json is replaced
 exist. `pac.data.store` describes the layout.
 """
 
-import dataclasses
 import json
 import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.checks import check_array, episode_rows, num_observations, pad
+from pac.data.checks import episode_rows, num_observations
 from pac.data.spec import ACTION, GOALS, REWARD, STATE, DatasetSpec, Feature
 from pac.data.statistics import merge_statistics, statistics_of
 from pac.data.store import (
@@ -29,7 +28,6 @@ from pac.data.store import (
     RESTORE,
     SPEC,
     STRING_FILES,
-    Dataset,
     npy_header,
     read_committed,
     seal,
@@ -139,11 +137,12 @@ class DatasetWriter:
         spec_file = self.path / SPEC
         if self._is_new:
             write_atomically(spec_file, json.dumps(self.spec.to_json(), indent=2))
-        elif names := self.spec.differences(found := DatasetSpec.from_json(spec_file)):
-            differences = [f"{n} {getattr(self.spec, n)!r} where it has {getattr(found, n)!r}" for n in names]
+        elif names := self.spec.differences(present := DatasetSpec.from_json(spec_file)):
+            differences = [f"{n} {getattr(self.spec, n)!r} where it has {getattr(present, n)!r}" for n in names]
             expected, fix = "episodes like those already there", "Write to another folder, and mix the two."
             raise problem(self.path, expected=expected, found="; ".join(differences), fix=fix)
-        self._unlock = _lock(spec_file, self)
+        expected, found, fix = "to be its only writer", "another one at work", "Wait for it to end."
+        self._unlock = lock(spec_file, self, expected=expected, found=found, fix=fix, within_process=True)
         for leftover in self.path.glob(f".*{UNFINISHED}"):
             leftover.unlink()
         self._committed = read_committed(self.path)
@@ -264,41 +263,6 @@ class _File:
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-def add_column(dataset: Dataset, name: str, rewards: Iterable[np.ndarray]) -> None:
-    """Add the extra reward `name` to a dataset on disk. `rewards` has one array (T,) per episode, in order."""
-    if name in dataset.spec.extra_rewards:
-        raise problem(dataset.path, expected="a new reward", found=f"{name!r} twice", fix="Choose another name.")
-    spec = dataclasses.replace(dataset.spec, extra_rewards=(*dataset.spec.extra_rewards, name))
-    file = f"{REWARD}.{name}.npy"
-    unlock = _lock(dataset.path / SPEC, dataset)
-    column = _File(dataset.path / file, spec.step_features[f"{REWARD}.{name}"])
-    try:
-        column.restore(None)
-        for i, values in enumerate(rewards):
-            length = int(dataset.index["length"][i])
-            check_array(values, np.dtype("<f4"), (length,), f"{dataset.path}, episode {i}, key {name!r}")
-            column.write(pad(values.astype("<f4"), length + 1, repeat=False))
-        column.write_header()
-        column.sync()
-        committed = read_committed(dataset.path)
-        committed["files"][file] = column.entry()
-        # For a moment committed.json names one file more than the spec. That does no harm.
-        write_atomically(dataset.path / COMMITTED, seal(committed))
-    except BaseException:
-        (dataset.path / file).unlink()
-        raise
-    finally:
-        column.close()
-        unlock()
-    write_atomically(dataset.path / SPEC, json.dumps(spec.to_json(), indent=2))
-
-
-def _lock(file: Path, owner: object) -> Callable[[], object]:
-    """Lock a dataset against a second writer, also of this process."""
-    expected, found, fix = "to be its only writer", "another one at work", "Wait for it to end."
-    return lock(file, owner, expected=expected, found=found, fix=fix, within_process=True)
 
 
 def _is_new(path: Path) -> bool:

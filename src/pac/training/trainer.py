@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pac.config import EvaluationConfig, interpolate, parse_duration
 from pac.data import mixture as mixtures
-from pac.data.prefetch import prefetch
+from pac.data.gpu import prefetch
 from pac.data.relabel import GoalImages, find_goal_images
 from pac.model import PAC
 from pac.model.pac import count_parameters
