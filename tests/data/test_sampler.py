@@ -275,7 +275,7 @@ def test_value_bounds_follow_the_discount_of_each_dataset(make_episode: Any, mak
     bare = dataclasses.replace(bare, reward=np.array([0, 0, 0, 0, 4], np.float32))
     paths = make_dataset("a", [dense]), make_dataset("b", [dense]), make_dataset("once", [bare])
     sampler = Sampler(discounted(mixture(*paths), a=0.75, once=0.75), seed=0, discount=0.5)
-    assert sampler.value_bounds() == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
+    assert [source.value_bounds() for source in sampler.sources] == [(0.0, 16.0), (0.0, 8.0), (0.0, 4.0)]
 
 
 def test_batches_have_the_return_to_go_after_each_window(make_episode: Any, make_dataset: Any) -> None:

@@ -141,23 +141,6 @@ class Sampler:
             show_text=random.random(self.mixture.batch_size) < keep[:, 1],
         )
 
-    def value_bounds(self) -> list[tuple[float, float]]:
-        """Return the least and the largest value that the rewards of each dataset allow, before `value_scales`.
-
-        The bound is the extreme reward for ever, or once if only terminations have rewards.
-        """
-        bounds = []
-        for source in self.sources:
-            if source.config.goals == "hindsight":
-                bounds.append((0.0, 1.0))
-                continue
-            finite = np.isfinite(source.reward.numpy())
-            reward = source.reward.numpy()[finite] * source.config.reward_scale
-            ends = source.terminated.numpy()[finite]
-            horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - source.gamma)
-            bounds.append((float(reward.min(initial=0)) * horizon, float(reward.max(initial=0)) * horizon))
-        return bounds
-
     def batch(self, step: int) -> Batch:
         """Return the batch of one step. It is the same for the same step, whatever was asked for before."""
         indices = self.draw(step)

@@ -91,6 +91,18 @@ class WindowedDataset:
         moved.goals = {name: x.to(device) for name, x in self.goals.items()}
         return moved
 
+    def value_bounds(self) -> tuple[float, float]:
+        """Return the least and the largest value that the rewards allow, before the sampler's `value_scales`.
+
+        The bound is the extreme reward for ever, or once if only terminations have rewards.
+        """
+        if self.config.goals == "hindsight":
+            return 0.0, 1.0
+        finite = np.isfinite(self.reward.numpy())
+        reward, ends = self.reward.numpy()[finite] * self.config.reward_scale, self.terminated.numpy()[finite]
+        horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - self.gamma)
+        return float(reward.min(initial=0)) * horizon, float(reward.max(initial=0)) * horizon
+
     @property
     def num_bytes(self) -> int:
         """Return the size of the arrays."""

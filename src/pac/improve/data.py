@@ -201,7 +201,8 @@ def check_values(run: Trainer) -> list[str]:
     """Return warnings about values that lie outside the bins. Raise if values could not be learned at all."""
     low, high = run.model_config.value_min, run.model_config.value_max
     notes = []
-    for source, (least, most) in zip(run.sampler.sources, run.sampler.value_bounds(), strict=True):
+    for source in run.sampler.sources:
+        least, most = source.value_bounds()
         name = source.config.name
         scale = run.sampler.value_scales[name]
         if least < 0 <= low:

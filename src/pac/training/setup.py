@@ -75,7 +75,7 @@ def fit_model(config: RunConfig, sampler: Sampler) -> ModelConfig:
         data_sizes |= {"image_height": sampler.image_size[0], "image_width": sampler.image_size[1]}
     recipe = config.model_fields
     vocabulary = max(sampler.tokenizer.vocabulary_size, model_config(config.size).vocabulary_size)
-    negative = any(low < 0 for low, _ in sampler.value_bounds())
+    negative = any(source.value_bounds()[0] < 0 for source in sampler.sources)
     values = {"value_min": -1.0} if negative and config.objective.reward_scale is None else {}
     usual = data_sizes | heads(config.objective) | values | {"vocabulary_size": vocabulary, "initial_value": 0.0}
     options = usual | recipe
@@ -134,11 +134,11 @@ def value_scales(config: RunConfig, sampler: Sampler, model: ModelConfig) -> dic
     objective = config.objective
     if config.machine.on_nonfinite == "stop":
         _check_rewards(sampler)
-    names = [source.config.name for source in sampler.sources]
     if objective.reward_scale is not None:
-        return dict.fromkeys(names, objective.reward_scale)
-    scales = []
-    for name, (low, high) in zip(names, sampler.value_bounds(), strict=True):
+        return dict.fromkeys((source.config.name for source in sampler.sources), objective.reward_scale)
+    scales = {}
+    for source in sampler.sources:
+        name, (low, high) = source.config.name, source.value_bounds()
         if low < 0 <= model.value_min and objective.critic != "none":
             raise ValueError(
                 f"Dataset {name!r}: expected rewards of 0 or more, as the model's values lie in [{model.value_min:g}, "
@@ -146,8 +146,8 @@ def value_scales(config: RunConfig, sampler: Sampler, model: ModelConfig) -> dic
             )
         fits = [model.value_max / high] if high > 0 else []
         fits += [model.value_min / low] if low < 0 and model.value_min < 0 else []
-        scales.append(min(fits) if fits else 1.0)
-    return dict(zip(names, scales, strict=True))
+        scales[name] = min(fits) if fits else 1.0
+    return scales
 
 
 def _check_rewards(sampler: Sampler) -> None:
