@@ -1,4 +1,4 @@
-"""Goals, by words and by pictures: what a fine-tuning shows, what the model does with it, and what trials show."""
+"""Goals by text and by images: in fine-tuning, in the model and in evaluation."""
 
 import dataclasses
 import json
@@ -114,9 +114,9 @@ def test_masked_goals_change_no_loss_and_shown_ones_do(tmp_path: Path, name: str
 def test_goals_for_evaluation(tmp_path: Path) -> None:
     """Goals are last frames of successes by instruction, as in training, or stored goals."""
     data = Dataset(runs.write_dataset(tmp_path / "a", cameras=2, episodes=2 * MOST_GOALS + 4))
-    (pictures,) = find_goal_images(data, stored=False).values()
-    assert pictures["camera1"].shape == (MOST_GOALS, 12, 10, 3)
-    np.testing.assert_array_equal(pictures["camera1"][1], data.episode(3).observation["observation.images.camera1"][-1])
+    (images,) = find_goal_images(data, stored=False).values()
+    assert images["camera1"].shape == (MOST_GOALS, 12, 10, 3)
+    np.testing.assert_array_equal(images["camera1"][1], data.episode(3).observation["observation.images.camera1"][-1])
     assert list(find_goal_images(data, stored=False, instruction="other")) == ["other"]
     stored = Dataset(runs.write_dataset(tmp_path / "b", cameras=1, goals=True))
     found = read_goals([stored.path])["go there"]["camera0"]
@@ -148,11 +148,11 @@ def test_a_policy_is_shown_goals_as_in_training(tmp_path: Path, monkeypatch: pyt
         policy.act(asked)
         return seen[0]
 
-    pictures = read_goals([data])["go there"]["camera1"]
+    images = read_goals([data])["go there"]["camera1"]
     for policy in (run.policy(), load(tmp_path / "run", goals=read_goals([data]))):
         observation = shown_by(policy)
         for row, query in enumerate(asked):
-            expected = torch.from_numpy(pictures[query.seed % len(pictures)])
+            expected = torch.from_numpy(images[query.seed % len(images)])
             assert torch.equal(observation.goal_images[row, 0], expected)
         assert observation.goal_slots[0].tolist() == [run.metadata.goal_cameras["camera1"]]
         assert not observation.text_mask.any()
@@ -193,12 +193,12 @@ def test_fine_tuning_to_either_modality(tmp_path: Path, capsys: pytest.CaptureFi
         resolved: dict[str, Any] = json.loads((out / "config.json").read_text())["config"]["mixture"]["groups"][0]
         assert {(d[hidden], d[kept]) for d in resolved["datasets"]} == {(0.0, 1.0)}
     capsys.readouterr()
-    command = ["evaluate", f"image={tmp_path / 'keep_text'}", "--tasks", "metaworld/faucet-open", "--trials", "1"]
+    command = ["evaluate", f"image={tmp_path / 'keep_text'}", "--tasks", "metaworld/faucet-open", "--episodes", "1"]
     command += ["--max-steps", "20", "--workers", "0"]
     file = tmp_path / "table.json"
     assert main([*command, "--goals", *map(str, data), "--show", "goal", "none", "--json", str(file)]) == 0
     document = json.loads(file.read_text())
-    assert {trial["actor"] for trial in document["episodes"]} == {"image (goal)", "image (none)"}
+    assert {record["actor"] for record in document["episodes"]} == {"image (goal)", "image (none)"}
     assert list(document["settings"]["actors"]["image (goal)"]["goals"]) == [str(path) for path in data]
     assert "--show goal none" in document["command"]
     assert main(command) == 2

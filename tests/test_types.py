@@ -51,8 +51,8 @@ def test_trim_keeps_every_real_entry_and_no_empty_column(seed: int) -> None:
     for row in range(3):
         kept = trimmed.camera_slots[row][trimmed.camera_mask[row]]
         assert torch.equal(kept, observation.camera_slots[row][observation.camera_mask[row]])
-        pictures = trimmed.images[row][trimmed.camera_mask[row]]
-        assert torch.equal(pictures, observation.images[row][observation.camera_mask[row]])
+        images = trimmed.images[row][trimmed.camera_mask[row]]
+        assert torch.equal(images, observation.images[row][observation.camera_mask[row]])
     assert trimmed.camera_mask.shape[1] == observation.camera_mask.sum(1).max()
     assert trimmed.goal_mask.shape[1] == observation.goal_mask.sum(1).max()
     assert trimmed.text_mask.sum() == observation.text_mask.sum()

@@ -34,9 +34,9 @@ def _episode(
     state[:, :1] = number
     observation = {STATE: state} if state_dim else {}
     for i, camera in enumerate(cameras):
-        picture = np.zeros((rows, *size, 3), np.uint8)
-        picture[..., 0], picture[..., 1], picture[..., 2] = number, time[:, None, None], i
-        observation[IMAGES + camera] = picture
+        image = np.zeros((rows, *size, 3), np.uint8)
+        image[..., 0], image[..., 1], image[..., 2] = number, time[:, None, None], i
+        observation[IMAGES + camera] = image
     action = np.repeat(np.arange(length, dtype=np.float32)[:, None] / 100, action_dim, 1)
     reward = np.arange(length, dtype=np.float32) + 1000 * number
     ends: dict[str, Any] = {"terminated": False, "truncated": True} | fields

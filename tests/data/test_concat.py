@@ -32,14 +32,14 @@ def test_episodes_are_those_of_the_parts_in_order(folders: list[Path]) -> None:
     assert len(joined) == len(expected) == 3 + 7 + 11
     assert joined.num_steps == sum(part.num_steps for part in parts)
     joined.check_index()
-    for found, wanted in zip(joined, expected, strict=True):
-        np.testing.assert_array_equal(found.action, wanted.action)
-        np.testing.assert_array_equal(found.reward, wanted.reward)
-        for name in wanted.observation:
-            np.testing.assert_array_equal(found.observation[name], wanted.observation[name])
-        for name in wanted.goal_images:
-            np.testing.assert_array_equal(found.goal_images[name], wanted.goal_images[name])
-        assert (found.instruction, found.source, found.success) == (wanted.instruction, wanted.source, wanted.success)
+    for found, source in zip(joined, expected, strict=True):
+        np.testing.assert_array_equal(found.action, source.action)
+        np.testing.assert_array_equal(found.reward, source.reward)
+        for name in source.observation:
+            np.testing.assert_array_equal(found.observation[name], source.observation[name])
+        for name in source.goal_images:
+            np.testing.assert_array_equal(found.goal_images[name], source.goal_images[name])
+        assert (found.instruction, found.source, found.success) == (source.instruction, source.source, source.success)
 
 
 def test_statistics_are_those_of_all_rows(folders: list[Path]) -> None:
@@ -60,11 +60,11 @@ def test_every_transition_is_equally_likely_in_several_folders(folders: list[Pat
     sampler = Sampler(table, seed=0)
     (source,) = sampler.sources
     drawn = np.concatenate([locate([(source, slice(None))], sampler.draw(step).window).episode for step in range(400)])
-    wanted = source.dataset.index["length"] + 1.0
-    wanted *= len(drawn) / wanted.sum()
-    found = np.bincount(drawn, minlength=len(wanted))
-    assert ((found - wanted) ** 2 / wanted).sum() < 50  # chi-squared with 20 degrees of freedom: 45 at 1 in 1000
-    assert count(table.datasets[0], 3).episodes == len(wanted)
+    likely = source.dataset.index["length"] + 1.0
+    likely *= len(drawn) / likely.sum()
+    found = np.bincount(drawn, minlength=len(likely))
+    assert ((found - likely) ** 2 / likely).sum() < 50  # chi-squared with 20 degrees of freedom: 45 at 1 in 1000
+    assert count(table.datasets[0], 3).episodes == len(likely)
 
 
 def mixture(folders: list[Path], window: int = 2, **given: object) -> Mixture:
@@ -76,11 +76,11 @@ def mixture(folders: list[Path], window: int = 2, **given: object) -> Mixture:
 
 
 def test_a_pattern_matches_folders_in_order(folders: list[Path]) -> None:
-    named, wanted = mixture([folders[0].parent / "*"]).datasets[0], sorted(map(str, folders[0].parent.iterdir()))
-    assert [named.path, *named.more_paths] == wanted
-    assert len(wanted) > 1
+    named, matches = mixture([folders[0].parent / "*"]).datasets[0], sorted(map(str, folders[0].parent.iterdir()))
+    assert [named.path, *named.more_paths] == matches
+    assert len(matches) > 1
     first = mixture([folders[0], folders[0].parent / "*"]).datasets[0]
-    assert [first.path, *first.more_paths] == [str(folders[0]), *wanted]
+    assert [first.path, *first.more_paths] == [str(folders[0]), *matches]
     odd = folders[0].rename(folders[0].with_name("a[1]"))  # a folder of that very name is no pattern
     assert mixture([odd]).datasets[0].path == str(odd)
     with pytest.raises(

@@ -382,9 +382,9 @@ def test_different_robots_mix_by_union(make_episode: Any, make_dataset: Any) -> 
         for t in range(5):
             mask = observation.camera_mask[i, t]
             assert observation.camera_slots[i, t][mask].tolist() == cameras
-            pictures = observation.images[i, t][mask]
-            assert (pictures[..., 0] == robot).all()
-            assert (pictures[..., 1] == observation.proprio[i, t, 1]).all()
+            images = observation.images[i, t][mask]
+            assert (images[..., 0] == robot).all()
+            assert (images[..., 1] == observation.proprio[i, t, 1]).all()
             assert sampler.tokenizer.decode(observation.text[i, t].numpy(), observation.text_mask[i, t].numpy()) == text
     source = Dataset(wide)
     np.testing.assert_array_equal(observation.proprio_scale[robots == 1][0, 0], source.proprio_scale)

@@ -56,7 +56,7 @@ def datasets(draw: st.DrawFn) -> list[Episode]:
     goals = draw(st.lists(st.sampled_from(["front", "other"]), unique=True))
     extras = draw(st.lists(st.sampled_from(["lift", "stack"]), unique=True))
 
-    def picture(*shape: int) -> np.ndarray:
+    def image(*shape: int) -> np.ndarray:
         return random.integers(0, 256, (*shape, 2, 3, 3), dtype=np.uint8)
 
     def numbers(*shape: int) -> np.ndarray:
@@ -67,14 +67,14 @@ def datasets(draw: st.DrawFn) -> list[Episode]:
         rows = steps + draw(st.booleans())
         observation = {STATE: numbers(rows, state_dim)} if state_dim else {}
         return Episode(
-            observation=observation | {IMAGES + name: picture(rows) for name in cameras},
+            observation=observation | {IMAGES + name: image(rows) for name in cameras},
             action=numbers(steps, action_dim),
             reward=numbers(steps),
             terminated=draw(st.booleans()),
             truncated=draw(st.booleans()),
             instruction=draw(st.text(max_size=4)),
             success=draw(st.sampled_from([None, True, False])),
-            goal_images={name: picture() for name in goals},
+            goal_images={name: image() for name in goals},
             extra_rewards={name: numbers(steps) for name in sorted(extras)},
             source=draw(st.sampled_from(["", "file.hdf5", "line\nbreak"])),
             seed=draw(st.sampled_from([None, 0, -1, 2**40])),
@@ -181,9 +181,9 @@ BAD: dict[str, tuple[Callable[[Episode], Episode], str]] = {
     "too many": (lambda e: with_rows(e, 6), "observations for 4 actions"),
     "ragged cameras": (lambda e: with_rows(e, 4, STATE), "expected shape"),
     "no steps": (lambda e: dataclasses.replace(e, action=e.action[:0], reward=e.reward[:0]), "at least one step"),
-    "wrong dtype": (lambda e: with_picture(e, e.observation[IMAGES + "front"].astype(np.float32)), "uint8 values"),
+    "wrong dtype": (lambda e: with_image(e, e.observation[IMAGES + "front"].astype(np.float32)), "uint8 values"),
     "text": (lambda e: dataclasses.replace(e, action=e.action.astype(str)), "float32 values"),
-    "other size": (lambda e: with_picture(e, e.observation[IMAGES + "front"][:, :2]), "expected shape"),
+    "other size": (lambda e: with_image(e, e.observation[IMAGES + "front"][:, :2]), "expected shape"),
     "no camera": (lambda e: dataclasses.replace(e, observation={STATE: e.observation[STATE]}), "missing.*front"),
     "other camera": (
         lambda e: dataclasses.replace(e, observation=e.observation | {IMAGES + "x": e.observation[IMAGES + "front"]}),
@@ -199,8 +199,8 @@ def with_rows(episode: Episode, rows: int, only: str = "") -> Episode:
     return dataclasses.replace(episode, observation=cut)
 
 
-def with_picture(episode: Episode, picture: np.ndarray) -> Episode:
-    return dataclasses.replace(episode, observation=episode.observation | {IMAGES + "front": picture})
+def with_image(episode: Episode, image: np.ndarray) -> Episode:
+    return dataclasses.replace(episode, observation=episode.observation | {IMAGES + "front": image})
 
 
 @pytest.mark.parametrize("kind", BAD)
