@@ -70,6 +70,7 @@ import torch
 from jaxtyping import Bool, Float32
 from rich.console import Console
 
+from pac.cli.tables import print_grids
 from pac.data.relabel import episode_returns, reward_column
 from pac.data.store import ACTION, STATE, TERMINATED, Dataset
 from pac.evaluation import EpisodeRecord, evaluate, experts, summarise, tables
@@ -554,7 +555,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{mark} {METHODS[method]}{control_group(json.loads(setting))}: {score:.4g}", soft_wrap=True
                 )
     else:
-        tables.print_grids(grids, console if console.is_terminal else Console(width=200))
+        print_grids(grids, console if console.is_terminal else Console(width=200))
     write_json(args.out, made)
     return int(len(done) < len(jobs))
 

@@ -37,3 +37,11 @@ def test_nothing_imports_a_command() -> None:
     for path in sorted(ROOT.rglob("*.py")):
         if path.relative_to(ROOT).parts[0] not in ("cli", "__main__.py"):
             assert "cli" not in imported(path), f"{path} imports a command"
+
+
+def test_only_commands_parse_arguments_and_draw_tables() -> None:
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.relative_to(ROOT).parts[0] != "cli":
+            text = path.read_text()
+            assert "argparse" not in text, f"{path} parses arguments"
+            assert "rich.table import Table" not in text, f"{path} draws a table"

@@ -5,9 +5,10 @@ import io
 from made import make, outcomes, returns
 from rich.console import Console
 
+from pac.cli.tables import print_grids
 from pac.evaluation import compare, summarise
 from pac.evaluation.records import by_actor
-from pac.evaluation.tables import grids, markdown, print_grids
+from pac.evaluation.tables import grids, markdown
 
 
 def tables_of(records: list, **given: object) -> str:

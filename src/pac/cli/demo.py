@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pac import demo
-from pac.evaluation import tables
+from pac.cli.tables import print_grids
 from pac.files import write_json
 from pac.recipe import read_recipe
 from pac.report import write_report
@@ -66,7 +66,7 @@ def make(folder: StudyFolder, console: Console, command: str) -> int:
         seconds[part] = sum(facts[fact] for facts in results.document["runs"]) / PROCESSES
     write_json(folder.path / "results.json", results.document, indent=1)
     scores = {demo.DATA: demo.data_scores(folder), **demo.method_scores(folder.study, results.records)}
-    tables.print_grids([demo.grid(scores, folder.study.config.episodes)], console)
+    print_grids([demo.grid(scores, folder.study.config.episodes)], console)
     for line in demo.findings(scores):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     write_json(folder.path / "demo.json", demo.document(folder.study, scores, command, seconds))

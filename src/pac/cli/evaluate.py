@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from pac.cli.tables import print_grids
 from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, tables, video
 from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, make_actors
 from pac.evaluation.records import partial_path
@@ -176,7 +177,7 @@ def _print(result: Evaluation, *, markdown: Path | None) -> None:
     if not console.is_terminal:  # a file or a pipe has no width
         console = Console(width=200)
     grids = tables.grids(result.summaries, result.differences)
-    tables.print_grids(grids, console)
+    print_grids(grids, console)
     if markdown is not None:
         write_atomically(markdown, tables.markdown(grids, result.notes, result.document["command"]))
     for note in result.notes:

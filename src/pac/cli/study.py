@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pac.cli.tables import print_grids
 from pac.evaluation import tables
 from pac.files import write_atomically, write_json
 from pac.report import write_report
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     results = make_results(folder, command(args))
     write_json(args.out / "results.json", results.document, indent=1)
-    tables.print_grids(results.grids, console if console.is_terminal else Console(width=200))
+    print_grids(results.grids, console if console.is_terminal else Console(width=200))
     text = tables.markdown(results.grids, results.document["notes"], results.document["command"])
     write_atomically(args.out / "results.md", text)
     folders = [f"{run.row}={folder.run_path(run)}" for run in folder.evaluated_runs]
