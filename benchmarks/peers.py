@@ -292,9 +292,15 @@ def perform(job: Job, row: str, device: str, compiled: bool) -> dict[str, Any]:
     for sampled in (False, True) if job.method in STOCHASTIC else (False,):
         label = f"{row}{', sampled' if sampled else ''}, seed {job.seed}"
         actors[label] = Peer(algorithm, label, sampled=sampled)
-    limits = {"max_steps": job.max_steps, "stop_at_success": job.stop_at_success}
     found = evaluate(
-        actors, [job.task], job.episodes, seed=job.evaluation_seed, workers=0, envs_per_worker=50, **limits
+        actors,
+        [job.task],
+        job.episodes,
+        seed=job.evaluation_seed,
+        max_steps=job.max_steps,
+        stop_at_success=job.stop_at_success,
+        workers=0,
+        envs_per_worker=50,
     )
     facts = {"run": name_of(job), "row": row, "each": job.task, "seed": job.seed, "seconds": seconds}
     facts |= {"evaluation_seconds": time.time() - started - seconds, "device": device, "curve": curve}
