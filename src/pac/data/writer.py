@@ -41,9 +41,6 @@ SYNC_BYTES = 64 << 20  # written between two calls of fsync: the most that a pow
 class DatasetWriter:
     """Writer that appends whole episodes to a new or an existing dataset.
 
-    with DatasetWriter(path, DatasetSpec.of(first, action_low=..., action_high=...)) as writer:
-        writer.append(episode)
-
     Each episode is readable once its `append` returned, whatever happens later. With `atomic` all episodes appear
     together when the `with` block ends well. An error or a kill inside the block leaves the dataset as it was before.
     """
