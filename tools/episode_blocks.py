@@ -159,7 +159,7 @@ def experts(found: Results) -> str:
 
 def cost(found: Results) -> str:
     """Return a table of the time that each row took, and the commands."""
-    header = ["", "runs", "size", "parameters", "updates", "minutes of training a run", "minutes of its evaluation"]
+    header = ["", "runs", "size", "parameters", "updates", "training minutes per run", "evaluation minutes per run"]
     lines: list[list[Cell]] = []
     for row in dict.fromkeys(map(found.training, found.members)):
         runs = found.runs(row)
