@@ -12,8 +12,8 @@ from pac.objectives import loss
 for critic in ("q", "v"):
     model, target = small_model(0), small_model(1)
     # Compiled code draws other random numbers: with alpha = 1 and no bootstrap, no sampled action counts.
-    batch = random_batch(small_config(), imitation_weight=torch.ones(3))
-    objective = ObjectiveConfig(critic=critic, discount=0.0)  # type: ignore[arg-type]
+    batch = random_batch(small_config(), imitation_weight=torch.ones(3), gamma=torch.zeros(3))
+    objective = ObjectiveConfig(critic=critic)  # type: ignore[arg-type]
     results = []
     for function in (loss, torch.compile(loss, fullgraph=True)):
         model.zero_grad()
@@ -28,20 +28,20 @@ for critic in ("q", "v"):
         assert error <= 1e-3 * expected.norm() + 1e-6 * largest, (critic, name, error)
     print(f"{critic}: {len(eager)} tensors agree")
 
-# Of arrays with an entry for each row, head, query and token the input attention makes one forward, one backward, both
-# in bfloat16: what its speed rests on.
+# Input attention may make one array of the size (row, head, query, token) forward and one backward, both in bfloat16.
+# Its speed depends on that.
 model = small_model(0, num_proprio=161)
 model.input_attention.by_tables = True  # as in sizes where it pays
 observation = random_observation(model.config, 7)
 
 
 @torch.compile(fullgraph=True)
-def read() -> torch.Tensor:
+def attend() -> torch.Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return model.input_attention(model.latents, model.inputs(observation)[:1], 7)
 
 
-_, codes = run_fw_bw_and_get_code(read)
+_, codes = run_fw_bw_and_get_code(attend)
 num_large = 7 * model.config.num_heads * model.config.num_latents * 161 * model.config.num_gains
 for code in codes:
     made = re.findall(r"empty_strided\w*\(\(([\d, ]+)\),[^)]*\), (torch\.\w+)", code)
