@@ -1,5 +1,6 @@
 """Every test runs with jaxtyping's shapes checked by beartype; production pays nothing for them."""
 
+import contextlib
 import importlib.util
 import os
 from pathlib import Path
@@ -27,6 +28,10 @@ CHECKED += [f"model.{path.stem}" for path in MODEL.glob("*.py") if path.stem not
 CHECKED += ["model.kernels"]
 if importlib.util.find_spec("beartype"):  # always in `make test`; a bare GPU machine may lack it
     install_import_hook([f"pac.{module}" for module in CHECKED], "beartype.beartype")
+
+# A warning that Triton's extension gives while it loads must not become an error there: that crashes Python 3.12.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 import pytest
 import torch
