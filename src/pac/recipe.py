@@ -100,11 +100,12 @@ SECTIONS: dict[str, type] = {
 
 def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: Path | None = None) -> RunConfig:
     """Read a recipe and apply `section.key=value` overrides. `collected` is the folder for the data of [collect]."""
-    table, root = read_recipe(name, overrides)
+    path = find_recipe(name)
+    table, root = read_recipe(path, overrides)
     try:
         return parse_recipe(table, root, collected=collected)
     except ValueError as error:
-        raise ValueError(f"{find_recipe(name)}: {error}") from error
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:

@@ -91,7 +91,7 @@ def _differences(differences: Sequence[Difference]) -> Grid | None:
         texts = (f"{d.first} - {d.second}", METRICS[d.metric][0], f"{d.pairs:,}", interval, needed)
         rows.append([(text, d.shown and text == interval) for text in texts])
     methods = "; ".join(dict.fromkeys(d.method for d in pooled))
-    header = ["actors", "number", "pairs", "difference", "pairs needed"]
+    header = ["actors", "metric", "pairs", "difference", "pairs needed"]
     return Grid(f"Differences over the same initial states (95%: {methods})", header, rows, stub=len(header))
 
 
