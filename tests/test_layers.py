@@ -6,8 +6,8 @@ from pathlib import Path
 import pac
 
 # What the paper needs: data to gradient to policy. All else in src/pac is a satellite, whatever its name.
-CORE = {"types", "config", "recipe", "bins", "objectives", "files", "old_names", "resources", "model", "data"}
-CORE |= {"training", "policy"}
+CORE = {"types", "config", "recipe", "recipe_keys", "bins", "objectives", "files", "old_names", "resources"}
+CORE |= {"model", "data", "training", "policy"}
 ROOT = Path(pac.__file__).parent
 
 

@@ -33,7 +33,9 @@ def error_of(call: Callable[[], object]) -> str:
 
 UNKNOWN = {
     "sead=1": "Did you mean 'seed'?",
-    "method=bc": "Unknown key 'method' in the recipe",
+    "methods=bc": "Unknown setting 'methods'. Did you mean 'method'?",
+    "every=3": "found 2: checkpoint.every, evaluation.every",
+    "learning_rate=1e-3": "found 2: optimiser.peak_rate, schedules.learning_rate",
     "model.latent_widht=8": "Did you mean 'latent_width'?",
     "objective.discont=0.9": "Unknown key 'discont' in [objective]. Did you mean 'discount'?",
     "objective.method=pacc": "Unknown method 'pacc' in [objective]. Did you mean 'pac'?",

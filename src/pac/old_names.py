@@ -59,6 +59,8 @@ STUDY_ROWS = {
 # Keys of config.json in a checkpoint, and of the entry of one dataset there.
 METADATA_KEYS = {"robots": "embodiments"}
 EMBODIMENT_KEYS = {"told": "language_conditioned"}
+# Keys whose default today is not what runs did before the key existed, with what those did: {"objective.KEY": VALUE}.
+MEANING_BEFORE: dict[str, Any] = {}
 # Modules of the model, as the names of weights and of their optimiser state have them.
 MODULES = {"read": "input_attention", "sections": "stages"}
 

@@ -11,13 +11,15 @@
     [schedules]
     imitation_weight = [[0, 1.0], [5000, 1.0], [10000, 0.3]]   # straight lines between (step, value)
 
-`pac train recipe.toml --out runs/a seed=3 objective.discount=0.97 mixture.groups.poor.imitation_weight=0.5`
+`pac train recipe.toml --out runs/a seed=3 discount=0.97 mixture.groups.poor.imitation_weight=0.5`
 """
 
 import copy
 import dataclasses
+import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,8 +39,11 @@ from pac.config import (
     suggest,
 )
 from pac.data.mixture import Mixture, parse_mixture
+from pac.files import problem
 from pac.model.config import model_config
-from pac.old_names import rename_override, rename_recipe
+from pac.model.pretrained import TRAIN_CONFIG, pretrained_folder
+from pac.old_names import MEANING_BEFORE, rename_override, rename_recipe, rename_run_config
+from pac.recipe_keys import expand_setting
 from pac.resources import find_recipe
 
 T = TypeVar("T")
@@ -53,6 +58,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pac+v": ({"critic": "v", "improve": True}, {"imitation_weight": 0.0}),
 }
 COLLECTED = "{collected}"  # in a dataset's path: the folder of [collect]
+BATCH_SIZES = {"nano": 64, "micro": 128}  # of runs without a recipe: these sizes train on a CPU. Others: 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +81,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     collect: CollectConfig | None = None
     machine: MachineConfig = field(default_factory=MachineConfig)
+    stated: frozenset[str] = field(default=frozenset(), compare=False)  # dotted keys that the user gave
 
     @property
     def size(self) -> str:
@@ -86,7 +93,9 @@ class RunConfig:
         return {k: tuple(v) if isinstance(v, list) else v for k, v in self.model.items() if k != "size"}
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        table = dataclasses.asdict(self)
+        del table["stated"]
+        return table
 
 
 SECTIONS: dict[str, type] = {
@@ -98,31 +107,103 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def load_recipe(name: str | Path, overrides: Sequence[str] = (), *, collected: Path | None = None) -> RunConfig:
-    """Read a recipe and apply `section.key=value` overrides. `collected` is the folder for the data of [collect]."""
-    path = find_recipe(name)
-    table, root = read_recipe(path, overrides)
+def load_recipe(
+    name: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    data: Sequence[str] = (),
+    collected: Path | None = None,
+) -> RunConfig:
+    """Read a recipe and apply overrides. `data` and `overrides` are those of `read_recipe`.
+
+    `collected` is the folder for the data of [collect].
+    """
+    table, root = read_recipe(name, overrides, data=data)
     try:
         return parse_recipe(table, root, collected=collected)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{name}: {error}" if name else str(error)) from error
 
 
-def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
-    """Return the unchecked tables of a recipe after overrides, and the folder that the mixture's paths start from."""
-    path = find_recipe(name)
-    table, root = read_toml(path, "a recipe"), path.parent
+def read_recipe(
+    name: str | Path | None, overrides: Sequence[str] = (), *, data: Sequence[str] = ()
+) -> tuple[dict[str, Any], Path]:
+    """Return the unchecked tables of a recipe after overrides, and the folder that the mixture's paths start from.
+
+    Overrides are `section.key=value`, or short names such as `discount=0.97`. `data` names datasets, each with its
+    weight, such as "data/a@3". They replace the datasets of the recipe, or stand in for a recipe. The folder of a run
+    is a recipe, too: its settings and its data.
+    """
+    table, root = _open_recipe(name)
     changes = parse_overrides(list(overrides))
     mixture = changes.pop("mixture", table.get("mixture"))
     if isinstance(mixture, str):
         found = find_recipe(root / mixture if (root / mixture).is_file() else mixture)
         mixture, root = read_toml(found, "a mixture"), found.parent
+    if data:
+        mixture = (mixture if isinstance(mixture, dict) else {}) | {"groups": data_groups(data)}
     if mixture is not None:
         table["mixture"] = mixture
     table = rename_recipe(table)
     for key, value in changes.items():
-        _assign(table, *rename_override(key, value))
+        _assign(table, *rename_override(*expand_setting(key, value)))
+    if name is None and isinstance(table.get("mixture"), dict):
+        table["mixture"].setdefault("batch_size", BATCH_SIZES.get(table.get("model", {}).get("size", "micro"), 512))
     return table, root
+
+
+def _open_recipe(name: str | Path | None) -> tuple[dict[str, Any], Path]:
+    """Return the tables of a recipe, and the folder that its paths start from."""
+    if name is None:
+        return {}, Path()
+    if Path(name).is_dir():
+        return run_table(Path(name)), Path()
+    path = find_recipe(name)
+    return read_toml(path, "a recipe"), path.parent
+
+
+def run_table(path: Path) -> dict[str, Any]:
+    """Return the recipe of a run or a checkpoint: the settings that it was trained with, and the paths of its data."""
+    file = pretrained_folder(path) / TRAIN_CONFIG
+    try:
+        saved = rename_run_config(json.loads(file.read_text()))["config"]
+        method, mixture = saved.pop("method"), saved["mixture"]
+        decided = METHODS[method][0]
+        groups = [group | {"datasets": list(map(_without_none, group["datasets"]))} for group in mixture["groups"]]
+        if not decided["improve"]:  # alpha is 1 there because of the method, which may be replaced
+            for dataset in (dataset for group in groups for dataset in group["datasets"]):
+                del dataset["imitation_weight"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected, fix = "the settings of a run of `pac train`", "Name a run, or a recipe in TOML."
+        raise problem(file, expected=expected, found=f"{type(error).__name__}: {error}", fix=fix) from error
+    table = {name: _without_none(value) for name, value in saved.items() if value is not None and name != "collect"}
+    table["objective"] = {k: v for k, v in table["objective"].items() if k not in decided} | {"method": method}
+    return table | {"mixture": _without_none(mixture) | {"groups": list(map(_without_none, groups))}}
+
+
+def _without_none(value: Any) -> Any:
+    """Return a table without keys that are None. Other values are returned as they are."""
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+
+
+def data_groups(data: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a group for each dataset in texts such as "data/a" and "data/a@3", whose weight is 3.
+
+    A group and its dataset have the name of the folder.
+    """
+    groups: list[dict[str, Any]] = []
+    for text in data:
+        place, _, weight = text.rpartition("@")
+        name, share = (place, float(weight)) if place and re.fullmatch(r"\d+(\.\d*)?", weight) else (text, 1.0)
+        path = Path(name).expanduser().absolute()
+        if not (path / "spec.json").is_file():
+            fix = "Bring data of other formats in with `pac import` first."
+            raise problem(path, expected="the folder of a dataset", found="none", fix=fix)
+        name = path.name
+        same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", group["name"]) is not None for group in groups)
+        name = f"{name}-{same + 1}" if same else name
+        groups.append({"name": name, "weight": share, "datasets": [{"name": name, "path": str(path)}]})
+    return groups
 
 
 def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Path | None = None) -> RunConfig:
@@ -150,9 +231,62 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Pa
         schedules=parse_section(Schedules, _pairs(table.get("schedules", {})), "schedules"),
         **{name: parse_section(kind, table[name], name) for name, kind in SECTIONS.items() if name in table},
         **{name: table[name] for name in ("seed", "length", "start", "proprio_noise", "model") if name in table},
+        stated=frozenset(_stated(table)),
     )
     _check_run(config)
     return config
+
+
+def _stated(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted keys that a recipe's tables set. Those of a dataset are `mixture.NAME.KEY`."""
+    for key, value in table.items():
+        if key != "mixture":
+            yield from (f"{key}.{name}" for name in value) if isinstance(value, Mapping) else (key,)
+    mixture = table["mixture"]
+    yield from (f"mixture.{key}" for key in mixture)
+    for group in mixture.get("groups", ()):
+        for dataset in group.get("datasets", ()):
+            keys = {*mixture.get("defaults", {}), *group, *dataset}
+            yield from (f"mixture.{dataset.get('name')}.{key}" for key in keys)
+
+
+def continued(config: RunConfig, before: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a resumed run: those that the user states now, and otherwise those that it began with.
+
+    So a default that changed since has no effect on an older run. `before` is the run's config as JSON. A key that it
+    lacks is newer than the run; `MEANING_BEFORE` says what such runs did.
+    """
+    changes: dict[str, Any] = {}
+    for section in ("objective", "optimiser", "schedules"):
+        changes[section] = _kept(getattr(config, section), before.get(section, {}), section, config.stated)
+    if "proprio_noise" not in config.stated:
+        changes["proprio_noise"] = before.get("proprio_noise", config.proprio_noise)
+    old = {entry["name"]: entry for group in before["mixture"]["groups"] for entry in group["datasets"]}
+    groups = []
+    for group in config.mixture.groups:
+        pairs = [(dataset, old.get(dataset.name, {})) for dataset in group.datasets]
+        datasets = tuple(_kept(x, entry, f"mixture.{x.name}", config.stated) for x, entry in pairs)
+        groups.append(replace(group, datasets=datasets))
+    mixture = _kept(config.mixture, before["mixture"], "mixture", config.stated | {"mixture.groups"})
+    return replace(config, mixture=replace(mixture, groups=tuple(groups)), **changes)
+
+
+def _kept(section: T, before: Mapping[str, Any], name: str, stated: frozenset[str]) -> T:
+    """Return a section with the values of before for the keys that are not stated."""
+    values = {}
+    for option in dataclasses.fields(section):  # type: ignore[arg-type]
+        key = f"{name}.{option.name}"
+        if key in stated or option.name in ("path", "more_paths", "counts"):
+            continue
+        if option.name in before:
+            values[option.name] = _as_tuples(before[option.name])
+        elif before and (known := f"{name.partition('.')[0]}.{option.name}") in MEANING_BEFORE:
+            values[option.name] = MEANING_BEFORE[known]
+    return replace(section, **values)  # type: ignore[type-var]
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def _method(table: Mapping[str, Any]) -> tuple[str, ObjectiveConfig, dict[str, Any]]:

@@ -9,16 +9,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from rich.markup import escape
 from rich.table import Table
 
-from pac.improve.folder import ROUNDS, FinishedRound, ImproveFolder
-from pac.improve.loop import Loop, StoppedError, signals
-from pac.improve.settings import describe, load
-from pac.rollout import PersistentWorkers
+from pac.improve.folder import ROUNDS, FinishedRound
+from pac.improve.loop import StoppedError
+from pac.improve.run import improve_in
 from pac.training.logging import make_console
-from pac.training.run_dir import COLLECTED
 
 ENDS = {
     "mastered": "Every target is mastered.",
@@ -29,7 +26,7 @@ ENDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("recipe", help="TOML file with a section [improve], or the name of a recipe that ships with PAC")
+    add("recipe", help="TOML file with a section [improve], the name of a recipe that ships with PAC, or a run")
     add(
         "overrides",
         nargs="*",
@@ -49,28 +46,13 @@ def run(args: argparse.Namespace) -> int:
     overrides = list(args.overrides)
     overrides += [f"start={json.dumps(args.start)}"] if args.start else []
     overrides += [f"improve.collect={args.collect}"] if args.collect else []
-    recipe = load(args.recipe, overrides, args.out / COLLECTED)
-    folder, console = ImproveFolder(args.out), make_console()
-    for note in folder.open(describe(recipe), resume=args.resume, overwrite=args.overwrite):
-        console.print(note, markup=False, highlight=False)
-    with PersistentWorkers() as workers:
-        loop = Loop(recipe, folder, console, workers)
-        try:
-            with signals():
-                status = loop.run()
-        except StoppedError as stopped:
-            console.print("Stopped. Everything that was finished is kept. Continue with --resume.")
-            return 128 + stopped.number
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"Out of GPU memory: {str(error).splitlines()[0]} Lower mixture.batch_size or raise "
-                "machine.accumulate, then begin again; or continue on another machine with --resume."
-            ) from error
-        except OSError as error:
-            raise ValueError(
-                f"{args.out}: expected to read the data and write the rounds, found {error}. Free some space or repair "
-                "the disk, then continue with --resume."
-            ) from error
+    console = make_console()
+    options = {"resume": args.resume, "overwrite": args.overwrite}
+    try:
+        status, folder = improve_in(args.out, args.recipe, overrides, console, **options)
+    except StoppedError as stopped:
+        console.print("Stopped. Everything that was finished is kept. Continue with --resume.")
+        return 128 + stopped.number
     if folder.rounds:
         console.print(table(folder.rounds))
     console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)

@@ -1,77 +1,55 @@
-"""`pac train`: train a recipe in a folder, or resume the run in that folder."""
+"""`pac train`: train a recipe in a folder, or resume the run in that folder.
+
+    pac train recipe.toml --out runs/a                                  # a recipe
+    pac train --data data/a method=pac size=nano steps=2000 --out runs/a   # datasets, without a recipe
+
+Settings are a recipe's keys, dotted or short: `discount=0.97` is `objective.discount=0.97` (docs/training.md).
+"""
 
 import argparse
 import json
 import shlex
 from pathlib import Path
 
-import torch
-from torch._dynamo.exc import TorchDynamoException
-
 from pac.cli.mixture import print_plan
 from pac.collection import collect_data
 from pac.evaluation.in_training import TrainingEvaluator
-from pac.recipe import load_recipe
-from pac.training import distributed
-from pac.training.run import perform
-from pac.training.run_dir import COLLECTED, CONFIG
-from pac.training.setup import choose_device
+from pac.training.run import train_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="recipe in TOML, or one that ships with PAC, such as smoke")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the recipe's, dotted")
-    parser.add_argument("--out", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
-    parser.add_argument("--start", help="checkpoint to fine-tune from; only its weights are used")
+    add = parser.add_argument
+    add("recipe", nargs="?", help="recipe in TOML, or one that ships with PAC, such as smoke; not needed with --data")
+    add("overrides", nargs="*", metavar="key=value", help="settings that replace the recipe's, dotted or short")
+    add("--data", action="append", default=[], metavar="DIR[@WEIGHT]", help="dataset to train on; of several a mixture")
+    add("--out", type=Path, required=True, help="the run's folder")
+    add("--resume", action="store_true", help="continue the run in --out")
+    add("--overwrite", action="store_true", help="replace the run in --out")
+    add("--start", help="checkpoint to fine-tune from; only its weights are used")
 
 
 def run(args: argparse.Namespace) -> int:
-    overrides = [*args.overrides, *([f"start={json.dumps(args.start)}"] if args.start else [])]
-    with distributed.report_errors_once():
-        config = load_recipe(args.recipe, overrides, collected=args.out / COLLECTED)
-        with distributed.processes(choose_device(config.machine.device)) as processes:
-            try:
-                trainer = perform(
-                    config,
-                    args.out,
-                    processes,
-                    resume=args.resume,
-                    overwrite=args.overwrite,
-                    command=command(args),
-                    evaluator=TrainingEvaluator(),
-                    collect=collect_data,
-                    before_start=lambda trainer: print_plan(trainer.plan, trainer.console),
-                )
-            except (RuntimeError, OSError) as error:
-                if text := explain(error, args.out):
-                    raise ValueError(text) from error
-                raise
-            return 0 if trainer.interrupted is None else 128 + trainer.interrupted
-
-
-def explain(error: RuntimeError | OSError, out: Path) -> str | None:
-    """Return an error text for people about memory, the compiler or the disk. Return None for other errors."""
-    has_begun, reason = (out / CONFIG).exists(), (str(error).splitlines() or [""])[0].rstrip(".")
-    if isinstance(error, OSError):
-        fix = "continue with --resume" if has_begun else "begin again or choose another --out"
-        found = f"expected to read the data and write the run, found {error}"
-        return f"{out}: {found}. Free some space or repair the disk, then {fix}."
-    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
-        fix = "Choose a smaller model.size or machine.data=stream, or train on several GPUs with torchrun."
-        if has_begun:
-            fix = "Continue with --resume and a higher machine.accumulate or machine.recompute=true, or begin again "
-            fix += "with a smaller mixture.batch_size."
-        return f"Out of memory: {reason}. {fix}"
-    if isinstance(error, TorchDynamoException):
-        found = f"machine.compile: expected PyTorch's compiler to work here, found {reason}"
-        fix = "Install a C++ compiler, such as g++, or set machine.compile=false, and continue with --resume."
-        return f"{found}. {fix}"
-    return None
+    if args.recipe and args.data and "=" in args.recipe and not Path(args.recipe).exists():
+        args.recipe, args.overrides = None, [args.recipe, *args.overrides]
+    if args.recipe is None and not args.data:
+        raise ValueError("Expected a recipe or --data, found neither. Try: pac train smoke --out runs/smoke")
+    trainer = train_in(
+        args.out,
+        args.recipe,
+        [*args.overrides, *([f"start={json.dumps(args.start)}"] if args.start else [])],
+        data=args.data,
+        resume=args.resume,
+        overwrite=args.overwrite,
+        command=command(args),
+        evaluator=TrainingEvaluator(),
+        collect=collect_data,
+        before_start=lambda trainer: print_plan(trainer.plan, trainer.console),
+    )
+    return 0 if trainer.interrupted is None else 128 + trainer.interrupted
 
 
 def command(args: argparse.Namespace) -> str:
     """Return the command line that starts this run. Resuming it does not change it."""
-    start = ["--start", args.start] if args.start else []
-    return shlex.join(["pac", "train", args.recipe, *args.overrides, "--out", str(args.out), *start])
+    words = ["pac", "train", *([args.recipe] if args.recipe else []), *args.overrides]
+    words += [word for text in args.data for word in ("--data", text)] + ["--out", str(args.out)]
+    return shlex.join(words + (["--start", args.start] if args.start else []))

@@ -6,7 +6,7 @@ docs/improve.md has a table of the keys. A test compares it with this file.
 import copy
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,7 @@ from typing import Any, Literal
 from pac.behaviours import make as make_behaviour
 from pac.config import check_duration, check_types
 from pac.evaluation.plan import expand_tasks
-from pac.recipe import RunConfig, parse_recipe, parse_section, read_recipe
-from pac.resources import find_recipe
+from pac.recipe import RunConfig, continued, parse_recipe, parse_section, read_recipe
 from pac.types import Sampling
 
 MOST_ROUNDS = 10_000  # round r of a run with seed s trains with seed s x MOST_ROUNDS + r
@@ -87,6 +86,7 @@ class Recipe:
     table: dict[str, Any]
     root: Path
     collected: Path  # folder of the data that [collect] makes
+    before: Mapping[str, Any] | None = None  # the training run's settings when the improvement began, if it is resumed
 
     @property
     def has_data(self) -> bool:
@@ -101,7 +101,8 @@ class Recipe:
         """Return the training run with more groups in its mixture, and with other fields of `RunConfig`."""
         table = copy.deepcopy(self.table)
         table["mixture"]["groups"] = [*table["mixture"].get("groups", []), *groups]
-        return dataclasses.replace(parse_recipe(table, self.root, collected=self.collected), **changes)
+        config = parse_recipe(table, self.root, collected=self.collected)
+        return dataclasses.replace(config if self.before is None else continued(config, self.before), **changes)
 
     def plain(self) -> RunConfig:
         """Return the training run before any data was collected. A group stands in where the recipe has no data."""
@@ -109,17 +110,25 @@ class Recipe:
         return self.config(() if self.has_data else [stand_in])
 
 
-def load(name: str | Path, overrides: Sequence[str], collected: Path) -> Recipe:
-    """Read and check a recipe for improvement."""
+def load(
+    name: str | Path, overrides: Sequence[str], collected: Path, *, before: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Read and check a recipe for improvement. `before` are the settings with which a resumed improvement began.
+
+    With the folder of a run in place of a recipe, the rounds start from its last checkpoint and keep its data.
+    """
     table, root = read_recipe(name, overrides)
-    where = find_recipe(name)
+    if Path(name).is_dir():
+        table = {key: value for key, value in table.items() if key != "model"} | {
+            "start": table.get("start", str(name))
+        }
     try:
-        return parse(table, root, collected)
+        return parse(table, root, collected, before=before)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
 
 
-def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
+def parse(table: dict[str, Any], root: Path, collected: Path, *, before: Mapping[str, Any] | None = None) -> Recipe:
     """Return the checked recipe in the tables of a file. `root` is where relative paths of the mixture begin."""
     table = copy.deepcopy(table)
     section = table.pop("improve", None)
@@ -136,10 +145,11 @@ def parse(table: dict[str, Any], root: Path, collected: Path) -> Recipe:
         del mixture["groups"]
     section = dict(section)
     for key in ("tasks", "others"):
+        section |= {key: [section[key]]} if isinstance(section.get(key), str) else {}
         if isinstance(section.get(key), list | tuple) and all(isinstance(task, str) for task in section[key]):
             section[key] = expand_tasks(section[key])
     improve = parse_section(ImproveConfig, section, "improve")
-    recipe = Recipe(improve, table, root, collected)
+    recipe = Recipe(improve, table, root, collected, before)
     config = recipe.plain()
     if config.evaluation.seed // SEEDS == 1 + improve.seed:
         raise ValueError(

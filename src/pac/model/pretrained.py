@@ -16,6 +16,7 @@ from pac.model.config import ModelConfig
 from pac.old_names import METADATA_KEYS, rename_keys, rename_weight
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+TRAIN_CONFIG = "train_config.json"  # beside the weights of a run's checkpoint: how it was trained
 HEADS = ("q", "v", "behaviour")  # modules that some objectives need and others do not
 
 
@@ -39,11 +40,16 @@ def load_config(path: str | Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(file.read_text())
         if not isinstance(content, dict) or content.get("type") != "pac":
             raise ValueError(f'expected "type": "pac", found {str(content)[:80]}')
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["model"].items()}
-        required: dict[str, Any] = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
-        return rename_keys(content, METADATA_KEYS) | {"model": override(ModelConfig(**required), fields)}
+        return rename_keys(content, METADATA_KEYS) | {"model": parse_model(content["model"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: expected the configuration of a PAC model, found otherwise: {error}.") from error
+
+
+def parse_model(table: dict[str, Any]) -> ModelConfig:
+    """Return the ModelConfig in a config.json."""
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    required: dict[str, Any] = {name: fields.pop(name) for name in ("latent_width", "num_blocks", "widening")}
+    return override(ModelConfig(**required), fields)
 
 
 def load_weights(

@@ -17,7 +17,7 @@ from pac.evaluation import experts
 from pac.evaluation.compare import Difference, compare
 from pac.evaluation.records import EpisodeRecord, by_actor
 from pac.evaluation.summary import Row, Summary, summarise
-from pac.model.pretrained import pretrained_folder
+from pac.model.pretrained import TRAIN_CONFIG, pretrained_folder
 from pac.old_names import rename_recipe
 from pac.report.sources import LoadedEvaluation, LoadedRun
 from pac.training.run import differences
@@ -159,7 +159,7 @@ def _run_of(about: Mapping[str, Any], runs: Sequence[LoadedRun]) -> LoadedRun | 
         if run.path is not None and place.is_relative_to(run.path.resolve()):
             return run
     try:
-        settings = json.loads((pretrained_folder(place) / "train_config.json").read_text())
+        settings = json.loads((pretrained_folder(place) / TRAIN_CONFIG).read_text())
     except (OSError, ValueError):
         return None
     return LoadedRun(name=about["checkpoint"], settings={"config": rename_recipe(settings, warn=False)})

@@ -16,6 +16,7 @@ from typing import Any
 from pac.evaluation.records import EpisodeRecord
 from pac.files import problem, write_json
 from pac.old_names import STUDY_EVALUATIONS, STUDY_KEYS, STUDY_ROWS, rename_keys, rename_recipe, rename_run_config
+from pac.recipe import continued
 from pac.study.plan import Study, StudyRun
 from pac.training.run import differences
 from pac.training.run_dir import CONFIG, SUMMARY
@@ -101,9 +102,10 @@ class StudyFolder:
 
     def is_trained(self, run: StudyRun) -> bool:
         """Return whether the run is trained to its end with these settings, on this machine or another."""
-        path, now = self.run_path(run), json.loads(json.dumps(run.config.as_json()))
+        path = self.run_path(run)
         try:
             before = rename_run_config(json.loads((path / CONFIG).read_text()))["config"]
+            now = json.loads(json.dumps(continued(run.config, before).as_json()))
         except (OSError, ValueError, KeyError):
             return False
         changed = {name.split(".")[0] for name, _, _ in differences(before, now)}
@@ -132,7 +134,8 @@ class StudyFolder:
     def check_settings(self) -> None:
         """Raise if an evaluation was made with other settings. Only the number of episodes may have been smaller."""
         for run in self.evaluated_runs:
-            before, now = self.read_evaluation(run).settings, self.settings(run)
+            before = self.read_evaluation(run).settings
+            now = self.settings(dataclasses.replace(run, config=continued(run.config, before)))
             before["episodes"] = max(before["episodes"], now["episodes"])
             for name, old, new in differences(before, now):
                 raise problem(

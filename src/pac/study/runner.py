@@ -30,6 +30,7 @@ from pac.evaluation.runner import evaluate
 from pac.files import problem, progress_bar
 from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
+from pac.recipe import continued
 from pac.study.experts import write_experts
 from pac.study.folder import RunEvaluation, StudyFolder
 from pac.study.plan import StudyRun
@@ -163,6 +164,8 @@ def _end_with_parent() -> None:
 def perform(folder: StudyFolder, run: StudyRun) -> None:
     """Train a run if that is not done, then evaluate it and write the evaluation."""
     path = folder.run_path(run)
+    if before := training_run.read_config(path):
+        run = dataclasses.replace(run, config=continued(run.config, before["config"]))
     with distributed.processes(choose_device(run.config.machine.device)) as processes:
         load: Callable[..., Policy] = functools.partial(load_policy, path, device=str(processes.device))
         trained = folder.is_trained(run)

@@ -1,30 +1,77 @@
 """Train in a folder: open it, collect the recipe's data, build the run, resume if asked to, train.
 
-`pac train`, `pac study` and tests call `perform`.
+`pac train` and `pac.train` call `train_in`. `pac study` calls `perform`.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from pac.config import CollectConfig, ObjectiveConfig, Schedules
 from pac.files import problem
 from pac.model.pac import count_parameters
+from pac.model.pretrained import parse_model
 from pac.old_names import rename_run_config
-from pac.recipe import SECTIONS, RunConfig
+from pac.recipe import SECTIONS, RunConfig, continued, load_recipe
+from pac.training import distributed
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import make_console
 from pac.training.run_dir import COLLECTED, CONFIG, RunDirectory
+from pac.training.setup import choose_device
 from pac.training.trainer import Evaluator, Trainer
 
 Collector = Callable[[CollectConfig, Path, Console], None]  # collects the missing data of a recipe in a folder
 
 # Sections that a resume may change. Any other change would make it another run under the name of the first.
 CHANGEABLE = ("length", "checkpoint", "evaluation", "machine")
+
+
+def train_in(
+    folder: Path,
+    recipe: str | Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    data: Sequence[str] = (),
+    **options: Any,
+) -> Trainer:
+    """Read a recipe, or make one for `data`, and train it in `folder`. `options` are those of `perform`.
+
+    `pac train` and `pac.train` call it, so both give the same numbers.
+    """
+    with distributed.report_errors_once():
+        config = load_recipe(recipe, overrides, data=data, collected=folder / COLLECTED)
+        with distributed.processes(choose_device(config.machine.device)) as processes:
+            try:
+                return perform(config, folder, processes, **options)
+            except (RuntimeError, OSError) as error:
+                if text := explain(error, folder):
+                    raise ValueError(text) from error
+                raise
+
+
+def explain(error: RuntimeError | OSError, out: Path) -> str | None:
+    """Return an error text for people about memory, the compiler or the disk. Return None for other errors."""
+    has_begun, reason = (out / CONFIG).exists(), (str(error).splitlines() or [""])[0].rstrip(".")
+    if isinstance(error, OSError):
+        fix = "continue with --resume" if has_begun else "begin again or choose another --out"
+        found = f"expected to read the data and write the run, found {error}"
+        return f"{out}: {found}. Free some space or repair the disk, then {fix}."
+    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+        fix = "Choose a smaller model.size or machine.data=stream, or train on several GPUs with torchrun."
+        if has_begun:
+            fix = "Continue with --resume and a higher machine.accumulate or machine.recompute=true, or begin again "
+            fix += "with a smaller mixture.batch_size."
+        return f"Out of memory: {reason}. {fix}"
+    if any(kind.__module__.startswith("torch._dynamo") for kind in type(error).__mro__):
+        found = f"machine.compile: expected PyTorch's compiler to work here, found {reason}"
+        fix = "Install a C++ compiler, such as g++, or set machine.compile=false, and continue with --resume."
+        return f"{found}. {fix}"
+    return None
 
 
 def perform(
@@ -47,17 +94,20 @@ def perform(
     directory = RunDirectory(folder)
     processes.on_main(lambda: directory.open(resume=resume, overwrite=overwrite))
     try:
+        before = processes.on_main(lambda: read_config(directory.path)) if resume else None
+        config = config if before is None else continued(config, before["config"])
+        model = None if before is None else parse_model(before["model"])
         if section := config.collect:
             assert collect is not None
             processes.on_main(lambda: collect(section, directory.path / COLLECTED, make_console()))
-        run = Trainer(config, directory, processes, evaluator=evaluator)
+        run = Trainer(config, directory, processes, evaluator=evaluator, model=model)
         processes.on_main(run.check_disk)
     except BaseException:
         if processes.is_main:
             directory.abandon()
         raise
-    if resume and (directory.path / CONFIG).exists():
-        processes.on_main(lambda: _compare(json.loads((directory.path / CONFIG).read_text()), run))
+    if before is not None:
+        processes.on_main(lambda: _compare(before, run))
     resumed = resume and run.resume()
     if resumed and run.finished:
         run.console.print(f"{folder} is finished: {run.state.step:,} steps. A longer `length` would continue it.")
@@ -78,9 +128,15 @@ def perform(
     return run
 
 
+def read_config(path: Path) -> dict[str, Any] | None:
+    """Return config.json of the run in a folder under the present names, or None if there is no run yet."""
+    file = path / CONFIG
+    return rename_run_config(json.loads(file.read_text())) if file.exists() else None
+
+
 def _compare(before: dict[str, Any], run: Trainer) -> None:
     """Raise if the folder has another run. Print each setting that changed and may change."""
-    before, place = rename_run_config(before), run.directory.path
+    place = run.directory.path
     now = json.loads(json.dumps(run.describe(), default=str))
     for name, old, new in differences(before["config"], now["config"]):
         text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"

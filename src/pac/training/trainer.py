@@ -24,8 +24,9 @@ from pac.data import mixture as mixtures
 from pac.data.gpu import prefetch
 from pac.data.relabel import GoalImages, find_goal_images
 from pac.model import PAC
+from pac.model.config import ModelConfig
 from pac.model.pac import count_parameters
-from pac.model.pretrained import load_weights, write_pretrained
+from pac.model.pretrained import TRAIN_CONFIG, load_weights, write_pretrained
 from pac.policy import Policy, PolicyMetadata
 from pac.recipe import RunConfig
 from pac.training import distributed, optim
@@ -66,6 +67,7 @@ class Trainer:
         processes: ProcessGroup | None = None,
         *,
         evaluator: Evaluator | None = None,  # needed if the recipe has evaluation tasks
+        model: ModelConfig | None = None,  # of the run that is resumed; None: the recipe and the data decide
         reuse: "Trainer | None" = None,  # an ended run, whose model, optimiser and captured update may be reused
     ) -> None:
         self.config, self.evaluator = config, evaluator
@@ -74,7 +76,7 @@ class Trainer:
         self.directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
         self.plan = mixtures.plan(config.mixture)
         opened = open_data(config, self.processes)
-        self.model_config = fit_model(config, opened)
+        self.model_config = model or fit_model(config, opened)
         self.sampler = make_sampler(config, self.processes, opened, self.model_config)
         self.objective = config.objective
         self.metadata = PolicyMetadata.of(self.sampler)
@@ -231,7 +233,7 @@ class Trainer:
         def write() -> None:
             pretrained = folder / "pretrained_model"
             write_pretrained(weights, pretrained, self.model_config, self.metadata.as_json())
-            (pretrained / "train_config.json").write_text(json.dumps(resolved, indent=2, default=str) + "\n")
+            (pretrained / TRAIN_CONFIG).write_text(json.dumps(resolved, indent=2, default=str) + "\n")
             finish()
             (folder / "training_state" / "training_step.json").write_text(json.dumps(progress) + "\n")
 
