@@ -1,26 +1,28 @@
-"""`pac.Dataset`: episodes on disk, opened from any source. It is a `pac.data.store.Dataset` with a way in and a summary.
+"""`pac.Dataset`: episodes on disk, opened from any source, with a summary. It is a `pac.data.store.Dataset`.
 
 A source of another format is imported once, into a folder that the next call finds again. What is printed says which
 command does the same.
 """
 
+import dataclasses
 import shlex
+import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
+from pac.config import suggest
 from pac.data import store
 from pac.data.arrays import write_arrays, write_episodes
-from pac.files import problem
+from pac.data.relabel import add_reward, reward_column
 from pac.formats.options import ImportOptions
 from pac.formats.sources import cache_place, locate
 from pac.formats.transfer import import_dataset
-from pac.report.dataset_summary import describe_dataset, summary_text
+from pac.report.dataset_summary import describe_dataset, format_results
 from pac.training.logging import make_console
 from pac.types import Episode
 
@@ -59,7 +61,8 @@ class Dataset(store.Dataset):
             words = ["pac", "import", str(source), "--out", str(out), *option_words(format, options)]
             console.print(f"Imports {source} once. The same as: {shlex.join(words)}", markup=False, soft_wrap=True)
             for summary in import_dataset([place], out, format=format, options=chosen, console=console):
-                _say(console, summary.notes)
+                for note in summary.notes:
+                    console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
         return cls(out).with_reward(reward)
 
     @classmethod
@@ -104,10 +107,18 @@ class Dataset(store.Dataset):
     def with_reward(self, reward: str | None) -> "Dataset":
         """Return the same dataset with the reward that training uses: a rule, or a stored column by its name."""
         if reward is not None:
-            check_reward(self, reward)
+            reward_column(self, reward)  # raises if there is none
         found = type(self)(self.path)
         found.reward, found._folder = reward, self._folder
         return found
+
+    def add_reward(self, name: str, function: Callable[[Episode], np.ndarray]) -> "Dataset":
+        """Store a reward column, and return the dataset with that reward.
+
+        `function` gets an episode and returns one number per step. Images are not copied.
+        """
+        add_reward(self.path, name, function)
+        return self.with_reward(name)
 
     def episodes(self) -> Iterator[Episode]:
         """Iterate over the episodes in order."""
@@ -120,4 +131,63 @@ class Dataset(store.Dataset):
         return summary_text(describe_dataset(self.path))
 
     __repr__ = __str__
-    _folder: "object | None" = None  # keeps a temporary folder alive
+    _folder: "_Folder | None" = None  # keeps a temporary folder
+
+
+class _Folder:
+    """The folder of a new dataset: a named one, or a temporary one that is removed with the last dataset that uses it.
+
+    As a context it removes a temporary folder after an error.
+    """
+
+    def __init__(self, out: str | Path | None) -> None:
+        parent = None if out is not None else tempfile.mkdtemp(prefix="pac-")
+        self.path = Path(str(out)) if parent is None else Path(parent) / "data"
+        self._remove = None if parent is None else weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
+
+    def open(self, kind: type[Dataset]) -> Dataset:
+        found = kind(self.path)
+        found._folder = self
+        return found
+
+    def __enter__(self) -> "_Folder":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None and self._remove is not None:
+            self._remove()
+
+
+def make_options(options: Mapping[str, Any]) -> ImportOptions:
+    """Return the options of an import. The error about an unknown one suggests the nearest."""
+    known = {field.name for field in dataclasses.fields(ImportOptions)}
+    for name in options:
+        if name not in known:
+            raise ValueError(f"Unknown option {name!r} of an import.{suggest(name, known)}")
+    fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    return ImportOptions(**fields)
+
+
+def option_words(format: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the options of an import as `pac import` takes them."""
+    words = [] if format == "auto" else ["--format", format]
+    for name, value in options.items():
+        texts = [f"{key}={','.join(x)}" for key, x in value.items()] if isinstance(value, Mapping) else value
+        texts = [str(texts)] if isinstance(texts, str | int | float) else list(map(str, texts))
+        words += [f"--{name.replace('_', '-')}", *texts]
+    return words
+
+
+def summary_text(report: dict[str, Any]) -> str:
+    """Return a few lines about a dataset: sizes, returns, success, and what looks wrong."""
+    rate = f", {report['control_rate']:g} Hz" if report["control_rate"] else ""
+    lines = [f"{report['path']}: {report['episodes']:,} episodes, {report['steps']:,} steps{rate}"]
+    dims = f"state {len(report['state'])}, action {len(report['action'])}"
+    cameras = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in report["cameras"].items())
+    lines.append(f"  {dims}{f', cameras {cameras}' if cameras else ''}")
+    returns, success = format_results(report)
+    lines.append(f"  return {returns}" + (f", success {success}" if success != "-" else ""))
+    lines.append("  ends: " + ", ".join(f"{count:,} {name}" for name, count in report["ends"].items() if count))
+    texts = [repr(task["instruction"]) for task in report["tasks"]]
+    lines.append(f"  tasks: {', '.join(texts[:3])}{f' and {len(texts) - 3} more' if len(texts) > 3 else ''}")
+    return "\n".join(lines + [f"  warning: {text}" for text in report["warnings"]])

@@ -122,7 +122,7 @@ def load_recipe(
     try:
         return parse_recipe(table, root, collected=collected)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}" if name else str(error)) from error
+        raise ValueError(f"{recipe_place(name)}: {error}" if name else str(error)) from error
 
 
 def read_recipe(
@@ -156,10 +156,13 @@ def _open_recipe(name: str | Path | None) -> tuple[dict[str, Any], Path]:
     """Return the tables of a recipe, and the folder that its paths start from."""
     if name is None:
         return {}, Path()
-    if Path(name).is_dir():
-        return run_table(Path(name)), Path()
-    path = find_recipe(name)
-    return read_toml(path, "a recipe"), path.parent
+    path = recipe_place(name)
+    return (run_table(path), Path()) if path.is_dir() else (read_toml(path, "a recipe"), path.parent)
+
+
+def recipe_place(name: str | Path) -> Path:
+    """Return the folder of a run, or the file of a recipe."""
+    return Path(name) if Path(name).is_dir() else find_recipe(name)
 
 
 def run_table(path: Path) -> dict[str, Any]:

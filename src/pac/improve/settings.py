@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pac.behaviours import make as make_behaviour
 from pac.config import check_duration, check_types
 from pac.evaluation.plan import expand_tasks
-from pac.recipe import RunConfig, continued, parse_recipe, parse_section, read_recipe
+from pac.recipe import RunConfig, continued, parse_recipe, parse_section, read_recipe, recipe_place
 from pac.types import Sampling
 
 MOST_ROUNDS = 10_000  # round r of a run with seed s trains with seed s x MOST_ROUNDS + r
@@ -125,7 +125,7 @@ def load(
     try:
         return parse(table, root, collected, before=before)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"{recipe_place(name)}: {error}") from error
 
 
 def parse(table: dict[str, Any], root: Path, collected: Path, *, before: Mapping[str, Any] | None = None) -> Recipe:

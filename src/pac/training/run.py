@@ -13,10 +13,11 @@ import torch
 from rich.console import Console
 
 from pac.config import CollectConfig, ObjectiveConfig, Schedules
+from pac.data.mixture import DatasetConfig, Mixture
 from pac.files import problem
 from pac.model.pac import count_parameters
 from pac.model.pretrained import parse_model
-from pac.old_names import rename_run_config
+from pac.old_names import MEANING_BEFORE, rename_run_config
 from pac.recipe import SECTIONS, RunConfig, continued, load_recipe
 from pac.training import distributed
 from pac.training.distributed import ProcessGroup
@@ -168,8 +169,14 @@ def differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, 
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Return whether an option of a section, such as objective.discount, has its default."""
-    section, _, option = name.removeprefix("recipe.").partition(".")
-    kinds = {"objective": ObjectiveConfig, "schedules": Schedules, **SECTIONS}
-    usual = {field.name: field.default for field in dataclasses.fields(kinds[section])} if section in kinds else {}
-    return option in usual and json.loads(json.dumps(usual[option], default=str)) == value
+    """Return whether an option, such as objective.discount, has the value that a run meant by leaving it out."""
+    *sections, option = name.removeprefix("recipe.").split(".")
+    kinds = {"objective": ObjectiveConfig, "schedules": Schedules, **SECTIONS, "mixture": Mixture, "": RunConfig}
+    section = sections[0] if sections else ""
+    if section not in kinds:
+        return False
+    kind = DatasetConfig if "datasets" in sections else kinds[section]
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    key = f"{section}.{option}"
+    before = MEANING_BEFORE[key] if key in MEANING_BEFORE else usual.get(option, dataclasses.MISSING)
+    return before is not dataclasses.MISSING and json.loads(json.dumps(before, default=str)) == value
