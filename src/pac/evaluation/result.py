@@ -8,12 +8,14 @@ from typing import Any
 from pac.evaluation.compare import Difference, compare, warnings
 from pac.evaluation.experts import Expert
 from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
-from pac.evaluation.summary import Summary, summarise
+from pac.evaluation.summary import Estimate, Summary, summarise
+from pac.evaluation.tables import grids, plain
+from pac.files import problem
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
-    """The result of `evaluate`."""
+    """The result of `evaluate`. `print` shows its tables."""
 
     records: list[EpisodeRecord]  # in the order of actors, tasks and indices
     summaries: dict[str, Summary]  # by the actor's label
@@ -21,6 +23,28 @@ class Evaluation:
     notes: list[str]  # warnings about what the episodes do not show
     document: dict[str, Any]  # everything above, as plain values for JSON
     finished: bool  # False: it was stopped, and `records` holds the episodes until then
+
+    def __str__(self) -> str:
+        return plain(grids(self.summaries, self.differences), self.notes)
+
+    __repr__ = __str__
+
+    @property
+    def success(self) -> Estimate | None:
+        """Success over all tasks with its interval, if there is one actor. None: no task defines success."""
+        return self._only.overall.success
+
+    @property
+    def returns(self) -> Estimate:
+        """Mean return over all tasks with its interval, if there is one actor."""
+        return self._only.overall.returns
+
+    @property
+    def _only(self) -> Summary:
+        if len(self.summaries) != 1:
+            fix = "Use `summaries[LABEL].overall` and `differences`."
+            raise problem("Evaluation", expected="one actor", found=", ".join(self.summaries), fix=fix)
+        return next(iter(self.summaries.values()))
 
     def with_notes(self, notes: Sequence[str]) -> "Evaluation":
         """Return a copy with more notes, in the document too."""

@@ -108,3 +108,15 @@ def markdown(made: Sequence[Grid], notes: Sequence[str] = (), command: str = "")
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def plain(made: Sequence[Grid], notes: Sequence[str] = ()) -> str:
+    """Return the same tables as text in aligned columns. A star marks what is among the best."""
+    parts = []
+    for grid in made:
+        rows = [grid.header, *([f"{text}{'*' * bold}" for text, bold in row] for row in grid.rows)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(grid.header))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        parts.append("\n".join([grid.title, *lines]))
+    parts += ["\n".join(f"note: {note}" for note in notes)] if notes else []
+    return "\n\n".join(parts)
