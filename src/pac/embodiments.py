@@ -161,6 +161,10 @@ class PolicyMetadata:
         """Return the statistics for a task."""
         return self.match(task, any_instruction=any_instruction).embodiment
 
+    def cameras_at(self, task: TaskSpec) -> tuple[str, ...]:
+        """Return the cameras that a policy uses at a task."""
+        return self.embodiment(task).cameras
+
     def discount_at(self, task: TaskSpec) -> float:
         """Return the discount of the values at a task that the policy acts in."""
         own = self.embodiment(task, any_instruction=True).discount
