@@ -18,6 +18,8 @@ CHECKED = [
     "data",
     "training",
     "policy",
+    "observations",
+    "embodiments",
     "behaviours",
     "evaluation",
     "collection",

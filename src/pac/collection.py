@@ -44,6 +44,7 @@ class CollectionSettings:
     cameras: tuple[str, ...] = ()
     max_steps: int | None = None
     stop_at_success: bool = False
+    any_instruction: bool = False  # a policy does not refuse an instruction that it does not know
 
     def to_json(self) -> dict[str, Any]:
         table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
@@ -56,6 +57,7 @@ class CollectionSettings:
             words += ["--behaviour", name if weight == 1 else f"{name}@{weight:g}"]
         words += ["--cameras", *self.cameras] if self.cameras else []
         words += [] if self.max_steps is None else ["--max-steps", str(self.max_steps)]
+        words += ["--any-instruction"] if self.any_instruction else []
         return shlex.join(words + ["--stop-at-success"] * self.stop_at_success)
 
 
@@ -117,7 +119,7 @@ class CollectionFolder:
     def _compare(self, file: Path) -> None:
         try:
             record = json.loads(file.read_text())
-            found, before = dict(record["settings"]), dict(record["versions"])
+            found, before = {"any_instruction": False, **record["settings"]}, dict(record["versions"])
             found["behaviours"] = list(map(rename_behaviour, found["behaviours"]))
             expected = self.settings.to_json() | {"behaviours": list(map(rename_behaviour, self.settings.behaviours))}
             differing = [name for name in expected if found[name] != expected[name]]
@@ -156,8 +158,11 @@ def collect(
     by_task = {folder.settings.task: folder for folder in folders}
     first = folders[0].settings
     jobs = [Job(t, f.settings.seed, i) for t, f in by_task.items() for i in range(f.num_before, episodes)]
-    limits = {name: getattr(first, name) for name in ("cameras", "max_steps", "stop_at_success")}
-    results = rollout(actor, jobs, **limits, **options)
+    limits: dict[str, Any] = {
+        name: getattr(first, name) for name in ("max_steps", "stop_at_success", "any_instruction")
+    }
+    cameras = {task: folder.settings.cameras for task, folder in by_task.items()}
+    results = rollout(actor, jobs, cameras=cameras, **limits, **options)
     restarts = 0
     with ExitStack() as stack:
         for folder in folders:

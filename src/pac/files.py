@@ -27,6 +27,10 @@ class ProblemError(ValueError):
     """Error that `problem` made. Its type tells it apart from a library's ValueError."""
 
 
+class PlainWarning(UserWarning):
+    """Warning for users. `pac` prints it as one plain line."""
+
+
 def problem(where: object, *, expected: str, found: object, fix: str) -> ProblemError:
     """Return an error in four parts: the place, what was expected, what was found, what to do next."""
     return ProblemError(f"{where}: expected {expected}, found {found}. {fix}")

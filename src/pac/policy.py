@@ -1,135 +1,45 @@
 """A policy from a checkpoint: raw observations in, raw actions out, prepared exactly as in training.
 
-`PolicyMetadata` holds the facts of the training data that acting needs: cameras and their slots, instructions, and the
-bounds and statistics of each dataset. It is stored in the checkpoint's config.json.
+`observations` checks what comes in. `embodiments` chooses the statistics and the instruction of each query.
 """
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 from pac.data.images import resize_images
 from pac.data.relabel import GoalImages, find_goal_images
-from pac.data.sampler import Sampler
-from pac.data.store import IMAGES, STATE, Dataset
+from pac.data.statistics import normalise_action
+from pac.data.store import STATE, Dataset
 from pac.data.tokenizer import Tokenizer
+from pac.embodiments import EmbodimentStats, Match, PolicyMetadata, show_once
 from pac.files import problem
 from pac.model import PAC, Encoded
 from pac.model.cuda_graphs import CapturedGraph
 from pac.model.pretrained import load_config, load_weights
 from pac.objectives import sample_actions
-from pac.old_names import EMBODIMENT_KEYS, rename_keys
+from pac.observations import (
+    check_actions,
+    check_queries,
+    check_rows,
+    model_problem,
+    read_observation,
+    stack_images,
+    stack_states,
+)
 from pac.types import Observation, Query, Reply, Sampling, TaskSpec
 
+__all__ = ["ROWS", "EmbodimentStats", "Policy", "PolicyMetadata", "load", "one_thread", "read_goals"]
+
 ROWS = 16  # size of every batch of queries: an answer must not depend on the number of other queries
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbodimentStats:
-    """Bounds, statistics and cameras of one dataset of the training."""
-
-    name: str
-    instructions: tuple[str, ...]
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
-    proprio_centre: tuple[float, ...]
-    proprio_scale: tuple[float, ...]
-    cameras: tuple[str, ...] = ()
-    value_scale: float = 1.0  # value of the model / value of the raw rewards
-    language_conditioned: bool = True  # instructions were shown in training
-    goal_cameras: tuple[str, ...] = ()  # cameras whose goal images were shown in training
-    discount: float | None = None  # gamma of its values; None in older checkpoints: the metadata's
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyMetadata:
-    """Facts of the training data that a policy needs."""
-
-    cameras: dict[str, int]  # name -> slot of the model
-    goal_cameras: dict[str, int]
-    image_size: tuple[int, int]
-    discount: float  # the objective's
-    embodiments: tuple[EmbodimentStats, ...]
-
-    @classmethod
-    def of(cls, sampler: Sampler) -> "PolicyMetadata":
-        def numbers(values: np.ndarray) -> tuple[float, ...]:
-            return tuple(float(x) for x in values)
-
-        embodiments = []
-        for source in sampler.sources:
-            data, config = source.dataset, source.config
-            embodiments.append(
-                EmbodimentStats(
-                    name=config.name,
-                    instructions=tuple(data.instructions) if config.instruction is None else (config.instruction,),
-                    action_low=numbers(data.action_low),
-                    action_high=numbers(data.action_high),
-                    proprio_centre=numbers(source.proprio_centre),
-                    proprio_scale=numbers(source.proprio_scale),
-                    cameras=source.cameras,
-                    value_scale=sampler.value_scales[config.name] * float(config.reward_scale),
-                    language_conditioned=config.keep_text > 0,
-                    goal_cameras=source.goal_cameras if config.keep_goal > 0 else (),
-                    discount=source.gamma,
-                )
-            )
-        return cls(
-            cameras=sampler.camera_slots,
-            goal_cameras=sampler.goal_slots,
-            image_size=sampler.image_size,
-            discount=sampler.discount,
-            embodiments=tuple(embodiments),
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any], where: object) -> "PolicyMetadata":
-        try:
-            tables: list[dict[str, Any]] = content["embodiments"]
-            frozen = [{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()} for table in tables]
-            embodiments = tuple(EmbodimentStats(**rename_keys(fields, EMBODIMENT_KEYS)) for fields in frozen)
-            others = {name: content[name] for name in ("cameras", "goal_cameras", "discount")}
-            return cls(embodiments=embodiments, image_size=tuple(content["image_size"]), **others)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{where}: expected the metadata of a policy (embodiments, cameras, image_size), found it incomplete: "
-                f"{error}. Use a checkpoint of `pac train`."
-            ) from error
-
-    def embodiment(self, task: TaskSpec) -> EmbodimentStats:
-        """Return the statistics for a task. Sizes must agree; the instruction decides between several datasets."""
-        sizes = task.state_dim, len(task.action_low)
-        fits = [r for r in self.embodiments if (len(r.proprio_centre), len(r.action_low)) == sizes]
-        if not fits:
-            known = ", ".join(f"{r.name} {(len(r.proprio_centre), len(r.action_low))}" for r in self.embodiments)
-            raise ValueError(
-                f"Task {task.name!r}: expected state and action sizes that the checkpoint was trained on ({known}), "
-                f"found {sizes}. Train on data of this task, or choose another."
-            )
-        same_instruction = [r for r in fits if task.instruction in r.instructions]
-        if not same_instruction and len({dataclasses.replace(r, name="", instructions=()) for r in fits}) > 1:
-            raise ValueError(
-                f"Task {task.name!r}: expected an instruction that the checkpoint was trained on, found "
-                f"{task.instruction!r}, and several datasets of its size, whose statistics differ: "
-                f"{', '.join(r.name for r in fits)}. Train on data of this task, or choose another."
-            )
-        return (same_instruction or fits)[0]
-
-    def discount_at(self, task: TaskSpec) -> float:
-        """Return the discount of the values at a task."""
-        own = self.embodiment(task).discount
-        return self.discount if own is None else own
+VALUE_SAMPLES = 10  # actions over which `value` averages Q
+MOST_MATCHES = 1_000  # tasks whose statistics and instruction a policy remembers
 
 
 @contextmanager
@@ -171,6 +81,7 @@ class Policy:
         self.device = next(model.parameters()).device
         self.cameras = tuple(metadata.cameras)
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
+        self._matches: dict[tuple[TaskSpec, str | None, bool], Match] = {}
         self._captured: dict[Any, CapturedGraph[dict[str, Tensor], Tensor]] = {}
 
     def reload_weights(self, path: str | Path, name: str) -> bool:
@@ -184,39 +95,145 @@ class Policy:
         load_weights(self.model, path)
         self.metadata, self.name = PolicyMetadata.from_json(content, path), name
         self.cameras = tuple(self.metadata.cameras)
+        self._matches.clear()
         for cache in (self._fixed, self._captured):
             for key in [key for key in cache if key[0] not in self.metadata.embodiments]:
                 del cache[key]
         return True
 
+    def prepare(
+        self,
+        observation: object,
+        *,
+        instruction: str | None = None,
+        dataset: str | None = None,
+        seed: int = 0,
+        step: int = 0,
+        any_instruction: bool = False,
+    ) -> tuple[list[Query], bool]:
+        """Return the queries of an observation, and whether it was a batch.
+
+        An observation is an array, the state, or a dict of "observation.state" (or "state") and
+        "observation.images.<camera>" (or "<camera>"), of one step or of a batch. Row i draws its noise by (seed + i,
+        step). The state's size and the instruction choose the dataset whose statistics apply, or `dataset` names it.
+        """
+        features, batched = read_observation(observation, self.cameras)
+        match = self.metadata.match_state(
+            features[STATE].shape[1] if STATE in features else 0,
+            instruction,
+            dataset=dataset,
+            any_instruction=any_instruction or not self.text,
+        )
+        show_once(match.note)
+        embodiment = match.embodiment
+        check_rows(features, embodiment, lambda row: f"Row {row}, " if batched else "")
+        task = TaskSpec(
+            name=embodiment.name,
+            instruction=match.instruction,
+            state_dim=len(embodiment.proprio_centre),
+            action_low=embodiment.action_low,
+            action_high=embodiment.action_high,
+            max_steps=1,
+            has_success=False,
+            cameras=embodiment.cameras,
+        )
+        queries = [
+            Query(
+                task=task,
+                observation={name: array[i] for name, array in features.items()},
+                seed=seed + i,
+                step=step,
+                dataset=embodiment.name,
+                any_instruction=any_instruction,
+            )
+            for i in range(len(next(iter(features.values()))))
+        ]
+        return queries, batched
+
     def act(self, queries: Sequence[Query]) -> list[Reply]:
         """Return one reply per query, in order."""
-        groups: dict[Any, list[int]] = {}
-        for i, query in enumerate(queries):
-            embodiment = self.metadata.embodiment(query.task)
-            groups.setdefault((embodiment.name, query.task.instruction), []).append(i)
         replies: dict[int, Reply] = {}
         with one_thread(self.device):
-            for members in groups.values():
-                for first in range(0, len(members), ROWS):
-                    batch = members[first : first + ROWS]
-                    replies |= zip(batch, self._answer([queries[i] for i in batch]), strict=True)
+            for match, batch in self._batches(queries):
+                replies |= zip(batch, self._answer([queries[i] for i in batch], match), strict=True)
         return [replies[i] for i in range(len(queries))]
 
+    def value(self, queries: Sequence[Query]) -> Float32[np.ndarray, " row"]:
+        """Return the value of each query's observation, in units of raw rewards.
+
+        PAC+V has a head for it. PAC and BC+Q average Q over 10 actions, which are sampled from the policy with the
+        noise of (seed, step).
+        """
+        config = self.model.config
+        if not (config.q_head or config.v_head):
+            raise self._no_head("a critic", "pac, bc+q and pac+v")
+
+        def score(encoded: Encoded, rows: list[Query], members: list[int]) -> Tensor:
+            if not config.q_head:
+                return config.value_bins.mean(self.model.v_logits(encoded))
+            noise = self._noise(rows, len(rows[0].task.action_low), VALUE_SAMPLES).to(self.device)
+            return self._q(encoded, self._sample(encoded, noise)).mean(1)
+
+        return self._score(queries, score)
+
+    def q(self, queries: Sequence[Query], actions: object) -> Float32[np.ndarray, " row"]:
+        """Return the critic's value of one raw action per query, in units of raw rewards."""
+        if not self.model.config.q_head:
+            raise self._no_head("a Q head", "pac and bc+q")
+        entries = [self._match(query).embodiment for query in queries]
+        checked = check_actions(actions, queries, entries)
+
+        def score(encoded: Encoded, rows: list[Query], members: list[int]) -> Tensor:
+            low, high = (np.array(getattr(entries[members[0]], f"action_{end}"), np.float32) for end in ("low", "high"))
+            chosen = torch.from_numpy(normalise_action(checked[members], low, high)).to(self.device)
+            return self._q(encoded, chosen[:, None])[:, 0]
+
+        return self._score(queries, score)
+
+    def _no_head(self, head: str, methods: str) -> ValueError:
+        found = "a V head alone (pac+v)" if self.model.config.v_head else "a policy without a critic (bc, filtered-bc)"
+        fix = f"Train with one of the methods {methods}."
+        return problem(f"Policy {self.name}", expected=f"{head}, which {methods} train", found=found, fix=fix)
+
+    def _match(self, query: Query) -> Match:
+        """Return the statistics and the instruction of a query. A note about them is shown once."""
+        key = (query.task, query.dataset, query.any_instruction)
+        if key not in self._matches:
+            if len(self._matches) >= MOST_MATCHES:
+                self._matches.clear()
+            free = query.any_instruction or not self.text
+            found = self.metadata.match(query.task, dataset=query.dataset, any_instruction=free)
+            show_once(found.note)
+            self._matches[key] = found
+        return self._matches[key]
+
+    def _batches(self, queries: Sequence[Query]) -> Iterator[tuple[Match, list[int]]]:
+        """Yield the places of at most ROWS queries of one embodiment and one instruction."""
+        groups: dict[tuple[str, str], tuple[Match, list[int]]] = {}
+        for i, query in enumerate(queries):
+            match = self._match(query)
+            groups.setdefault((match.embodiment.name, match.instruction), (match, []))[1].append(i)
+        for match, members in groups.values():
+            for first in range(0, len(members), ROWS):
+                yield match, members[first : first + ROWS]
+
     @torch.inference_mode()
-    def _answer(self, queries: list[Query]) -> list[Reply]:
+    def _answer(self, queries: list[Query], match: Match) -> list[Reply]:
         """Return replies to at most ROWS queries of one embodiment and one instruction."""
-        embodiment, num_actions = self.metadata.embodiment(queries[0].task), len(queries[0].task.action_low)
-        rows = queries + [queries[-1]] * (ROWS - len(queries))
-        noise = self._noise(rows, num_actions)
+        embodiment, num_actions = match.embodiment, len(match.embodiment.action_low)
+        rows = self._padded(queries, embodiment)
+        noise = self._noise(rows, num_actions, self.best_of)
         if self.device.type == "cuda" and not (embodiment.cameras or embodiment.goal_cameras):
-            found = self._replay(rows, embodiment, noise)
+            found = self._replay(rows, match, noise)
         else:
-            found = self._choose(self.model.encode(self._observe(rows, embodiment)), noise.to(self.device))
-        chosen, values = found.cpu().split([num_actions, found.shape[1] - num_actions], 1)
-        expected = values[:, 0].numpy() / embodiment.value_scale if values.shape[1] else None
+            found = self._choose(self.model.encode(self._observe(rows, match)), noise.to(self.device))
+        numbers = found.cpu().numpy()
+        if not np.isfinite(numbers).all():
+            raise model_problem(numbers, queries, self.name, "action and value" if self.values else "action")
+        chosen, values = numbers[:, :num_actions], numbers[:, num_actions:]
+        expected = values[:, 0] / embodiment.value_scale if values.shape[1] else None
         low, high = np.array(embodiment.action_low), np.array(embodiment.action_high)
-        raw = (low + (chosen.numpy() + 1) / 2 * (high - low)).astype(np.float32)
+        raw = (low + (chosen + 1) / 2 * (high - low)).astype(np.float32)
         return [
             Reply(
                 action=np.clip(raw[i], query.task.action_low, query.task.action_high).astype(np.float32),
@@ -224,6 +241,27 @@ class Policy:
             )
             for i, query in enumerate(queries)
         ]
+
+    @torch.inference_mode()
+    def _score(
+        self, queries: Sequence[Query], score: Callable[[Encoded, list[Query], list[int]], Tensor]
+    ) -> Float32[np.ndarray, " row"]:
+        """Return one number per query. `score` gets ROWS queries and their places, of which the last may repeat."""
+        found = np.zeros(len(queries), np.float32)
+        with one_thread(self.device):
+            for match, batch in self._batches(queries):
+                rows = self._padded([queries[i] for i in batch], match.embodiment)
+                members = batch + [batch[-1]] * (ROWS - len(batch))
+                values = score(self.model.encode(self._observe(rows, match)), rows, members)
+                found[batch] = values.cpu().numpy()[: len(batch)] / match.embodiment.value_scale
+        if not np.isfinite(found).all():
+            raise model_problem(found[:, None], queries, self.name, "value")
+        return found
+
+    def _padded(self, queries: list[Query], embodiment: EmbodimentStats) -> list[Query]:
+        """Return ROWS queries, of which the last may repeat. Raise if one has other features than the embodiment."""
+        check_queries(queries, embodiment)
+        return queries + [queries[-1]] * (ROWS - len(queries))
 
     def _choose(self, encoded: Encoded, noise: Tensor) -> Float[Tensor, "row numbers"]:
         """Return one action per row, followed by its value if values are needed and there is a critic."""
@@ -237,19 +275,26 @@ class Policy:
 
     def _candidates(self, encoded: Encoded, noise: Tensor) -> Float[Tensor, "row sample action"]:
         """Return `best_of` actions per row."""
-        logits, bins = self.model.policy_logits(encoded, noise.shape[1]), self.model.config.action_bins
         if self.sampling == "interquartile":
             noise = 0.25 + noise / 2
         if self.best_of > 1 or self.sampling in ("sample", "interquartile"):
-            return bins.decode(sample_actions(logits, self.best_of, uniform=noise), logits)
+            return self._sample(encoded, noise)
+        logits, bins = self.model.policy_logits(encoded, noise.shape[1]), self.model.config.action_bins
         if self.sampling == "mode":
-            return bins.decode(logits.argmax(-1), logits)[:, None]
-        return (bins.median(logits) if self.sampling == "median" else bins.mean(logits))[:, None]
+            found = bins.decode(logits.argmax(-1), logits)
+        else:
+            found = bins.median(logits) if self.sampling == "median" else bins.mean(logits)
+        return keep_nan(found[:, None], logits)
 
-    def _replay(self, queries: list[Query], embodiment: EmbodimentStats, noise: Tensor) -> Tensor:
+    def _sample(self, encoded: Encoded, noise: Tensor) -> Float[Tensor, "row sample action"]:
+        """Return one action per row and sample of the noise."""
+        logits, bins = self.model.policy_logits(encoded, noise.shape[1]), self.model.config.action_bins
+        return keep_nan(bins.decode(sample_actions(logits, noise.shape[2], uniform=noise), logits), logits)
+
+    def _replay(self, queries: list[Query], match: Match, noise: Tensor) -> Tensor:
         """Return what `_choose` does, by a CUDA graph per embodiment and instruction. Observations have no images."""
-        inputs = {"proprio": torch.from_numpy(self._states(queries, embodiment)), "noise": noise}
-        instruction = queries[0].task.instruction
+        embodiment, instruction = match.embodiment, match.instruction
+        inputs = {"proprio": torch.from_numpy(stack_states(queries, embodiment)), "noise": noise}
         key = (embodiment, instruction, self.sampling, noise.shape)
         if key not in self._captured:
             fixed = self._constants(embodiment, instruction)
@@ -260,42 +305,39 @@ class Policy:
             self._captured[key] = CapturedGraph(compute, inputs, self.device, warm_up=3)
         return self._captured[key](inputs)
 
-    def _noise(self, queries: list[Query], num_actions: int) -> Tensor:
+    def _noise(self, queries: list[Query], num_actions: int, num_samples: int) -> Tensor:
         """Return one uniform number per action dimension and sample, by (seed, step)."""
 
         def draw(query: Query) -> np.ndarray:
             key = np.array([query.seed % 2**64, query.step], np.uint64)
-            return np.random.Generator(np.random.Philox(key=key)).random((num_actions, self.best_of), np.float32)
+            return np.random.Generator(np.random.Philox(key=key)).random((num_actions, num_samples), np.float32)
 
         return torch.from_numpy(np.stack([draw(query) for query in queries]))
 
     def _value(self, encoded: Encoded, actions: Tensor) -> Tensor | None:
         if not (self.values or self.best_of > 1):
             return None
-        bins = self.model.config.value_bins
         if self.model.config.q_head:
-            mask = torch.ones_like(actions[:, 0], dtype=torch.bool)
-            return bins.mean(self.model.q_logits(encoded, actions, mask))
+            return self._q(encoded, actions)
+        bins = self.model.config.value_bins
         return bins.mean(self.model.v_logits(encoded))[:, None] if self.model.config.v_head else None
 
-    def _observe(self, queries: list[Query], embodiment: EmbodimentStats) -> Observation:
-        proprio = torch.from_numpy(self._states(queries, embodiment)).to(self.device)
-        fields = dict(self._constants(embodiment, queries[0].task.instruction))
-        names = [name for name in embodiment.cameras if IMAGES + name in queries[0].observation]
-        if len(names) < len(embodiment.cameras):
-            missing = sorted(set(embodiment.cameras) - set(names))
-            raise ValueError(
-                f"Task {queries[0].task.name!r}: expected the checkpoint's cameras, found no {missing}. "
-                f"Evaluate with --cameras {' '.join(embodiment.cameras)}."
-            )
-        if names:
-            images = np.stack([[query.observation[IMAGES + name] for name in names] for query in queries])
-            fields["images"], fields["camera_slots"] = self._images(images, names, self.metadata.cameras)
-        return Observation.of(proprio, **fields, **self._show_goals(queries, embodiment))
+    def _q(self, encoded: Encoded, actions: Float[Tensor, "row sample action"]) -> Float[Tensor, "row sample"]:
+        mask = torch.ones_like(actions[:, 0], dtype=torch.bool)
+        return self.model.config.value_bins.mean(self.model.q_logits(encoded, actions, mask))
 
-    def _show_goals(self, queries: list[Query], embodiment: EmbodimentStats) -> dict[str, Tensor]:
+    def _observe(self, queries: list[Query], match: Match) -> Observation:
+        embodiment = match.embodiment
+        proprio = torch.from_numpy(stack_states(queries, embodiment)).to(self.device)
+        fields = dict(self._constants(embodiment, match.instruction))
+        if names := list(embodiment.cameras):
+            images = stack_images(queries, names, self.metadata.image_size)
+            fields["images"], fields["camera_slots"] = self._images(images, names, self.metadata.cameras)
+        return Observation.of(proprio, **fields, **self._show_goals(queries, match))
+
+    def _show_goals(self, queries: list[Query], match: Match) -> dict[str, Tensor]:
         """Return goal images for each episode, chosen by its seed alone."""
-        instruction = queries[0].task.instruction
+        embodiment, instruction = match.embodiment, match.instruction
         goals = (self.goals or {}).get(instruction, {})
         names = [name for name in embodiment.goal_cameras if name in goals]
         if self.goals is None and embodiment.goal_cameras and not embodiment.language_conditioned:
@@ -332,16 +374,11 @@ class Policy:
             self._fixed[key] = {name: x.to(self.device).expand(ROWS, -1) for name, x in found.items()}
         return self._fixed[key]
 
-    def _states(self, queries: list[Query], embodiment: EmbodimentStats) -> np.ndarray:
-        size = len(embodiment.proprio_centre)
-        states = [query.observation.get(STATE, np.zeros(0, np.float32)) for query in queries]
-        for query, state in zip(queries, states, strict=True):
-            if state.shape != (size,):
-                raise ValueError(
-                    f"Task {query.task.name!r}: expected {STATE} of shape ({size},), found {state.shape}. Observe as "
-                    "the training data did."
-                )
-        return np.stack(states).astype(np.float32)
+
+def keep_nan(actions: Float[Tensor, "row sample action"], logits: Tensor) -> Float[Tensor, "row sample action"]:
+    """Return NaN for rows whose logits are not finite. Sampling from NaN would give a bin like any other."""
+    broken = ~logits.isfinite().flatten(1).all(1)
+    return actions.masked_fill(broken[:, None, None], torch.nan)
 
 
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:

@@ -65,6 +65,8 @@ class Query:
     observation: dict[str, np.ndarray]  # of one step, Episode's names: (dims,) float32, (height, width, 3) uint8
     seed: int  # of the episode
     step: int
+    dataset: str | None = None  # dataset of the training whose statistics apply; None: by sizes and instruction
+    any_instruction: bool = False  # an instruction that was not in training is not refused
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

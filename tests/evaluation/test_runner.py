@@ -22,7 +22,7 @@ from pac.types import Query, Reply
 @pytest.mark.parametrize(("own", "expected"), [({"discount": 0.6}, 0.6), ({}, 0.9)])
 def test_returns_are_discounted_as_the_data_of_their_task(own: dict[str, Any], expected: float, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    paths = {"arm": write_dataset(data / "arm"), "leg": write_dataset(data / "leg", dims=5)}  # an arm is a Point
+    paths = {"arm": write_dataset(data / "arm", instruction="Point"), "leg": write_dataset(data / "leg", dims=5)}
     datasets = [{"name": name, "path": str(path)} for name, path in paths.items()]
     datasets[0] |= own
     groups = [{"name": "all", "weight": 1, "discount": 0.9, "datasets": datasets}]
@@ -139,7 +139,7 @@ def test_workers_are_kept_for_the_next_evaluation() -> None:
 def test_evaluation_during_training() -> None:
     config, counts = EvaluationConfig(tasks=(POINT,), episodes=3, workers=0), list[tuple[int, int]]()
     evaluator = TrainingEvaluator()
-    assert [spec.name for spec in evaluator.specs(config, [])] == [POINT]
+    assert [spec.name for spec in evaluator.specs(config, lambda task: ())] == [POINT]
 
     def run(stop: bool) -> dict[str, float] | None:
         return evaluator(push_right(), config, progress=lambda *x: counts.append(x), should_stop=lambda: stop)

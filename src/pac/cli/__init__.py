@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pac
+from pac.files import PlainWarning
 from pac.old_names import OldNameWarning, rename_options
 
 Command = Callable[[argparse.Namespace], int | None]
@@ -57,8 +58,8 @@ def _run(run: Command, args: argparse.Namespace) -> int:
 
 
 def _show_warning(others: Callable[..., None], message: Warning | str, kind: type[Warning], *place: Any) -> None:
-    """Print a warning about an old name as one line. Under torchrun the main process alone prints it."""
-    if not issubclass(kind, OldNameWarning):
+    """Print a warning for users as one line. Under torchrun the main process alone prints it."""
+    if not issubclass(kind, OldNameWarning | PlainWarning):
         others(message, kind, *place)
     elif os.environ.get("RANK", "0") == "0":
         print(f"pac: {message}", file=sys.stderr)

@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cameras", nargs="+", default=[], help="cameras in every observation (default: none)")
     parser.add_argument("--max-steps", type=int, help="time limit of an episode (default: the task's)")
     parser.add_argument("--stop-at-success", action="store_true", help="end an episode at its first success")
+    parser.add_argument(
+        "--any-instruction", action="store_true", help="do not refuse instructions that a policy never saw"
+    )
     add_worker_options(parser)
 
 
@@ -50,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
     tasks = list(dict.fromkeys(args.task))
     actor, names, weights = load_actors(args.behaviour)
     common = {"cameras": tuple(args.cameras), "max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
+    common["any_instruction"] = args.any_instruction
     where = {"workers": args.workers, "envs_per_worker": args.envs_per_worker, "timeout": args.timeout, "ray": args.ray}
     places = {task: (args.out or Path("data")) / folder_name(task) for task in tasks}
     if len(tasks) == 1 and args.out:

@@ -26,7 +26,7 @@ from pac.files import progress_bar, write_atomically, write_json
 # Options that decide the numbers, with their defaults. None: the command in the document always names the option.
 DEFAULTS: dict[str, Any] = {"tasks": None, "episodes": None, "seed": None, "sampling": ["sample"], "best_of": [1]}
 DEFAULTS |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
-DEFAULTS |= {"experts": experts.TABLE}
+DEFAULTS |= {"any_instruction": False, "experts": experts.TABLE}
 INTERRUPTED = 130
 LABELLED = re.compile(r"([^:(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
 
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-steps", type=int, help="end episodes earlier; percent of expert is not shown then")
     add("--stop-at-success", action="store_true", help="end episodes at success; percent of expert is not shown then")
     add("--cameras", nargs="+", default=[], help="cameras to render (default: those of the policy)")
+    add("--any-instruction", action="store_true", help="do not refuse instructions that a policy never saw")
     add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"for checkpoints: {', '.join(SAMPLINGS)}")
     add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="for checkpoints: the critic picks one of N")
     add("--goals", nargs="+", default=[], metavar="DATASET", help="for checkpoints: datasets with goal images")
@@ -58,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     choices = {"samplings": args.sampling, "best_of": args.best_of, "shows": args.show, "goals": args.goals}
     actors, tasks = parse_actors(args.actor, **choices), expand_tasks(args.tasks)
     _check(args)
-    limits = {name: getattr(args, name) for name in ("workers", "max_steps", "stop_at_success", "cameras", "ray")}
+    options = ("workers", "max_steps", "stop_at_success", "cameras", "any_instruction", "ray")
+    limits = {name: getattr(args, name) for name in options}
     interrupted = list[str]()
     total = args.episodes * len(tasks)
     try:

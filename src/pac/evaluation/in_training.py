@@ -1,6 +1,6 @@
 """Evaluation during training. `pac train` hands a `TrainingEvaluator` to the trainer, which imports no simulator."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from pac.config import EvaluationConfig
 from pac.envs import spec as task_spec
@@ -16,17 +16,19 @@ from pac.types import TaskSpec
 class TrainingEvaluator:
     """Everything that a trainer needs to know of simulators: the tasks before step 0, and the evaluation itself."""
 
-    def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> list[TaskSpec]:
-        """Return the recipe's evaluation tasks, as a policy with these cameras meets them.
+    def specs(self, config: EvaluationConfig, cameras_at: Callable[[TaskSpec], Sequence[str]]) -> list[TaskSpec]:
+        """Return the recipe's evaluation tasks, with the cameras that the policy uses at each.
 
         Raise if their simulators are missing, or what they render images with.
         """
         families = {check_name(task) for task in config.tasks}
         for family in families:
             load_simulator(family)
-        if families - {"gym"} and list(cameras):
+        plain = {task: task_spec(task, max_steps=config.max_steps) for task in config.tasks}
+        cameras = {task: tuple(cameras_at(spec)) for task, spec in plain.items()}
+        if any(names for task, names in cameras.items() if not task.startswith("gym/")):
             find_gl()
-        return [task_spec(task, cameras=tuple(cameras), max_steps=config.max_steps) for task in config.tasks]
+        return [task_spec(task, cameras=cameras[task], max_steps=config.max_steps) for task in config.tasks]
 
     def __call__(
         self,

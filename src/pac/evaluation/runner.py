@@ -3,11 +3,13 @@
 `pac evaluate`, the trainer, `pac improve`, `pac study` and `pac demo` call it.
 """
 
+import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+from pac.envs import spec as task_spec
 from pac.evaluation.experts import Expert
 from pac.evaluation.experts import load as load_experts
 from pac.evaluation.plan import Actor, make_actors, versions
@@ -36,6 +38,7 @@ def evaluate(
     max_steps: int | None = None,
     stop_at_success: bool = False,
     cameras: Sequence[str] = (),
+    any_instruction: bool = False,
     workers: int = 1,
     envs_per_worker: int | None = None,
     ray: str | None = None,
@@ -52,8 +55,9 @@ def evaluate(
 
     Task, `seed` and index alone decide how an episode begins and which random numbers it uses. The number of workers
     changes nothing. A mapping gives labels to behaviours, folders of checkpoints, or loaded policies; an `Actor` has
-    more options. Without `cameras` those of the policy are rendered. `experts` has the returns that count as 100%
-    (default: the table that ships with PAC).
+    more options. Without `cameras` each task renders those that the policy uses there. `any_instruction` lets a policy
+    act on an instruction that was not in its training. `experts` has the returns that count as 100% (default: the table
+    that ships with PAC).
 
     With `journal` each finished episode is on disk at once. The same call continues after a kill, a larger `episodes`
     adds to the file, and the whole document replaces the journal at the end. Episodes in `known` are not played again.
@@ -66,9 +70,10 @@ def evaluate(
     order = [_key(actor, job) for actor in chosen for job in jobs]
     limits: dict[str, Any] = {"max_steps": max_steps, "stop_at_success": stop_at_success, "cameras": tuple(cameras)}
     machine: dict[str, Any] = {"workers": workers, "envs_per_worker": envs_per_worker, "ray": ray}
-    machine["persistent_workers"] = persistent_workers
+    machine |= {"persistent_workers": persistent_workers, "any_instruction": any_instruction}
     described = {actor.label: actor.describe() for actor in chosen}
     settings = {"seed": seed, "tasks": list(tasks), "actors": described, **limits, "versions": versions()}
+    settings |= {"any_instruction": True} if any_instruction else {}  # files of earlier versions have no such entry
     with Journal(journal, settings) as kept:
         _check_nothing_is_lost(kept, order, episodes)
         new = set(order) - kept.records.keys()
@@ -125,18 +130,37 @@ def _play(
 
 
 def play_episodes(
-    actor: Actor, jobs: Sequence[Job], *, cameras: Sequence[str] = (), **options: Any
+    actor: Actor,
+    jobs: Sequence[Job],
+    *,
+    cameras: Sequence[str] = (),
+    any_instruction: bool = False,
+    max_steps: int | None = None,
+    **options: Any,
 ) -> Generator[tuple[EpisodeResult, float | None], None, None]:
     """Yield each finished episode of one actor, and the discount of its critic there. Closing it ends the workers."""
     if not jobs:
         return
     policy = actor.load()
     discount_at = policy.metadata.discount_at if isinstance(policy, Policy) else lambda spec: None
-    cameras = cameras or tuple(getattr(policy, "cameras", ()))
-    results = rollout(policy, jobs, cameras=cameras, **options)
+    rendered = cameras or _cameras(policy, {job.task for job in jobs}, max_steps, any_instruction)
+    limits: dict[str, Any] = {"cameras": rendered, "max_steps": max_steps, "any_instruction": any_instruction}
+    results = rollout(policy, jobs, **limits, **options)
     with closing(cast(Generator[EpisodeResult, None, None], results)) as running:
         for result in running:
             yield result, discount_at(result.spec)
+
+
+def _cameras(
+    policy: str | PolicyProtocol, tasks: Iterable[str], max_steps: int | None, any_instruction: bool
+) -> Sequence[str] | dict[str, tuple[str, ...]]:
+    """Return the cameras that an actor needs: those of all tasks, or of each task by its name if they differ."""
+    if not isinstance(policy, Policy):
+        return tuple(getattr(policy, "cameras", ()))
+    if len({one.cameras for one in policy.metadata.embodiments}) == 1:
+        return policy.metadata.embodiments[0].cameras
+    choose = functools.partial(policy.metadata.embodiment, any_instruction=any_instruction)
+    return {task: choose(task_spec(task, max_steps=max_steps)).cameras for task in tasks}
 
 
 def _key(actor: Actor, job: Job) -> Key:

@@ -32,6 +32,7 @@ from pac.training.distributed import ProcessGroup
 from pac.training.run_dir import CONFIG, RunDirectory
 from pac.training.setup import choose_device
 from pac.training.trainer import Trainer
+from pac.types import TaskSpec
 
 
 class StoppedError(Exception):
@@ -159,9 +160,12 @@ class Loop:
         return True
 
     def _check_tasks(self, metadata: PolicyMetadata) -> None:
-        """Raise unless a policy with this training can act in every task."""
+        """Raise unless a policy with this training can act in every task, and every task has its cameras."""
         for task in self.improve.all_tasks:
-            metadata.embodiment(task_spec(task, cameras=tuple(metadata.cameras), max_steps=self.improve.max_steps))
+            task_spec(task, cameras=metadata.cameras_at(self._spec(task)), max_steps=self.improve.max_steps)
+
+    def _spec(self, task: str) -> TaskSpec:
+        return task_spec(task, max_steps=self.improve.max_steps)
 
     # ---------------------------------------------------------------------------------------------------- collecting
 
@@ -186,16 +190,19 @@ class Loop:
         """Collect episodes of the targets with the promoted policy, or with the first behaviour."""
         collector, improve = str(entry.collector), self.improve
         actor: str | Policy = collector
-        episodes, cameras = improve.first_episodes or improve.episodes, self.recipe.cameras
+        episodes = improve.first_episodes or improve.episodes
+        cameras = dict.fromkeys(improve.tasks, self.recipe.cameras)
         if collector == entry.start:
             actor = self._load(collector, improve.sampling)
-            episodes, cameras = improve.episodes, actor.cameras
+            episodes = improve.episodes
+            cameras = {task: actor.metadata.cameras_at(self._spec(task)) for task in improve.tasks}
         self._say(entry.round, f"collects {episodes:,} episodes each of {', '.join(improve.tasks)} with {collector}")
-        same: dict[str, Any] = {"behaviours": (collector,), "weights": (1.0,), "cameras": cameras, **self.limits}
+        same: dict[str, Any] = {"behaviours": (collector,), "weights": (1.0,), **self.limits}
         same["seed"] = (1 + improve.seed) * SEEDS + entry.round
         place = self.folder.round_path(entry.round) / "data"
         folders = [
-            CollectionFolder(place / folder_name(task), CollectionSettings(task=task, **same)) for task in improve.tasks
+            CollectionFolder(place / folder_name(task), CollectionSettings(task=task, cameras=cameras[task], **same))
+            for task in improve.tasks
         ]
         collect(folders, actor, episodes, console=self.console, persistent_workers=self.workers, **self.machine)
         return [self.folder.describe_data(x.path, made_by=collector, task=x.settings.task) for x in folders]

@@ -76,7 +76,6 @@ def make_jobs(tasks: Iterable[str], episodes: int, seed: int = 0) -> list[Job]:
 class EpisodeSettings:
     """Settings that all episodes of a rollout share."""
 
-    cameras: tuple[str, ...] = ()
     max_steps: int | None = None
     stop_at_success: bool = False
 
@@ -90,6 +89,7 @@ class EpisodeStart:
     seed: int
     actor: str  # spec of the behaviour or name of the policy
     is_behaviour: bool  # the worker runs it; a policy's actions are sent
+    cameras: tuple[str, ...] = ()  # those that its task renders
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,9 +38,10 @@ def rollout(
     *,
     workers: int = 1,
     envs_per_worker: int | None = None,
-    cameras: Sequence[str] = (),
+    cameras: Sequence[str] | Mapping[str, Sequence[str]] = (),
     max_steps: int | None = None,
     stop_at_success: bool = False,
+    any_instruction: bool = False,
     timeout: float = 120.0,
     ray: str | None = None,
     persistent_workers: PersistentWorkers | None = None,
@@ -49,12 +50,16 @@ def rollout(
 
     `actor` is the spec of a behaviour, a policy, or a mix of them. `workers` is the number of processes; 0 plays in
     this process. Each worker has `envs_per_worker` environments (default: 16 for a policy, 2 for behaviours, which gain
-    nothing from more). With `stop_at_success` an episode terminates at its first success. A worker that dies, or sends
-    nothing for `timeout` seconds, is replaced. Its episodes start again, a warning says so, and
-    `EpisodeResult.restarts` counts it. With `ray` ("local" or the address of a cluster) the workers are Ray actors.
-    Closing the iterator ends the workers. After a complete rollout `persistent_workers` keeps them for the next one.
+    nothing from more). `cameras` holds for all tasks, or names those of each task. With `stop_at_success` an episode
+    terminates at its first success. With `any_instruction` a policy does not refuse an instruction that was not in its
+    training. A worker that dies, or sends nothing for `timeout` seconds, is replaced. Its episodes start again, a
+    warning says so, and `EpisodeResult.restarts` counts it. With `ray` ("local" or the address of a cluster) the
+    workers are Ray actors. Closing the iterator ends the workers. After a complete rollout `persistent_workers` keeps
+    them for the next one.
     """
-    settings = EpisodeSettings(cameras=tuple(cameras), max_steps=max_steps, stop_at_success=stop_at_success)
+    settings = EpisodeSettings(max_steps=max_steps, stop_at_success=stop_at_success)
+    tasks = list(dict.fromkeys(job.task for job in jobs))
+    rendered = {task: tuple(cameras[task] if isinstance(cameras, Mapping) else cameras) for task in tasks}
     actors = actor.actors if isinstance(actor, ActorMix) else (actor,)
     for name, value, low, high in (
         ("workers", workers, 0, 1024),
@@ -67,14 +72,15 @@ def rollout(
     for one in actors:
         if isinstance(one, str):
             behaviours.make(one)
-    for task in dict.fromkeys(job.task for job in jobs):
-        if not task.startswith("gym/"):  # asking a Gymnasium id loads it, which is left to its worker
-            envs.spec(task, cameras=cameras)
-    if cameras and ray is None and not all(job.task.startswith("gym/") for job in jobs):
+    static = {task: names for task, names in rendered.items() if not task.startswith("gym/")}
+    for task, names in static.items():  # asking a Gymnasium id loads it, which is left to its worker
+        envs.spec(task, cameras=names)
+    if any(static.values()) and ray is None:
         find_gl()  # an error now rather than in a worker; workers inherit what was found
     if envs_per_worker is None:
         envs_per_worker = 2 if all(isinstance(one, str) for one in actors) else 16
-    return _Pool(actor, list(jobs), settings, workers, envs_per_worker, timeout).play(ray, persistent_workers)
+    pool = _Pool(actor, list(jobs), settings, workers, envs_per_worker, timeout, rendered, any_instruction)
+    return pool.play(ray, persistent_workers)
 
 
 @dataclass(eq=False)
@@ -91,9 +97,15 @@ class ActiveEpisode:
     values: list[float] = field(default_factory=list)
     step: int = 0
 
-    def query(self) -> Query:
+    def query(self, any_instruction: bool) -> Query:
         assert self.task is not None
-        return Query(task=self.task, observation=self.observation, seed=self.seed, step=self.step)
+        return Query(
+            task=self.task,
+            observation=self.observation,
+            seed=self.seed,
+            step=self.step,
+            any_instruction=any_instruction,
+        )
 
 
 @dataclass(eq=False)
@@ -131,8 +143,11 @@ class _Pool:
         num_processes: int,
         envs_per_worker: int,
         timeout: float,
+        cameras: Mapping[str, tuple[str, ...]],
+        any_instruction: bool,
     ) -> None:
         self.actor, self.jobs, self.settings, self.timeout = actor, jobs, settings, timeout
+        self.cameras, self.any_instruction = cameras, any_instruction
         self.num_processes, self.num_workers = num_processes, max(1, min(num_processes, len(jobs)))
         # Two groups: the worker steps one while the policy computes actions for the other.
         self.num_groups = min(2, envs_per_worker) if num_processes else 1
@@ -214,7 +229,10 @@ class _Pool:
             actor = self.actor.pick(seed) if isinstance(self.actor, ActorMix) else self.actor
             policy, name = (None, actor) if isinstance(actor, str) else (actor, actor.name)
             group.slots[number] = ActiveEpisode(position, seed, policy)
-            yield EpisodeStart(slot=number, job=job, seed=seed, actor=name, is_behaviour=policy is None)
+            cameras = self.cameras[job.task]
+            yield EpisodeStart(
+                slot=number, job=job, seed=seed, actor=name, is_behaviour=policy is None, cameras=cameras
+            )
 
     def _act(self, episodes: list[ActiveEpisode]) -> None:
         """Compute the next action of each episode."""
@@ -224,7 +242,7 @@ class _Pool:
         for batch in by_policy.values():
             policy = batch[0].policy
             assert policy is not None
-            queries = [episode.query() for episode in batch]
+            queries = [episode.query(self.any_instruction) for episode in batch]
             replies = policy.act(queries)
             if len(replies) != len(queries):
                 raise ValueError(f"Policy {policy.name}: expected {len(queries)} replies, found {len(replies)}.")

@@ -72,7 +72,8 @@ class Worker:
     def __init__(self, settings: EpisodeSettings, mark: Callable[[int], None] = lambda slot: None) -> None:
         self.settings, self.mark = settings, mark
         self.groups: dict[int, dict[int, RunningEpisode]] = {}
-        self.spare: dict[str, list[Any]] = {}  # task -> environments without an episode, the longest unused first
+        # task and cameras -> environments without an episode, the longest unused first
+        self.spare: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
         self.most_in_use = 0
         self.current: RunningEpisode | EpisodeStart | None = None  # that it steps
 
@@ -113,12 +114,12 @@ class Worker:
     def _start(self, start: EpisodeStart) -> RunningEpisode:
         self.current = start
         self.mark(start.slot + 1)
-        task = start.job.task
-        if spare := self.spare.pop(task, []):
+        kind = (start.job.task, start.cameras)
+        if spare := self.spare.pop(kind, []):
             env = spare.pop()
-            self.spare |= {task: spare} if spare else {}  # no empty lists: `_keep` takes from the first
+            self.spare |= {kind: spare} if spare else {}  # no empty lists: `_keep` takes from the first
         else:
-            env = envs.make(task, cameras=self.settings.cameras, max_steps=self.settings.max_steps)
+            env = envs.make(start.job.task, cameras=start.cameras, max_steps=self.settings.max_steps)
         return RunningEpisode(env, start, self.settings)
 
     def _step(self, group: dict[int, RunningEpisode], actions: np.ndarray | None, response: StepResponse) -> None:
@@ -138,8 +139,8 @@ class Worker:
 
     def _keep(self, episode: RunningEpisode) -> None:
         """Keep the environment for the next episode of its task. Close the one that was unused for longest."""
-        spare = self.spare.pop(episode.start.job.task, [])
-        self.spare[episode.start.job.task] = [*spare, episode.env]
+        kind = (episode.start.job.task, episode.start.cameras)
+        self.spare[kind] = [*self.spare.pop(kind, []), episode.env]
         while sum(map(len, self.spare.values())) > self.most_in_use + SPARE_ENVS:
             oldest = next(iter(self.spare))
             self.spare[oldest].pop().close()

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import shutil
 import signal
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
@@ -43,7 +43,7 @@ from pac.types import Batch, TaskSpec
 class Evaluator(Protocol):
     """Evaluation during training. `pac train` passes `pac.evaluation.in_training.TrainingEvaluator`."""
 
-    def specs(self, config: EvaluationConfig, cameras: Iterable[str]) -> Sequence[TaskSpec]:
+    def specs(self, config: EvaluationConfig, cameras_at: Callable[[TaskSpec], Sequence[str]]) -> Sequence[TaskSpec]:
         """Return the evaluation tasks. Raise if a simulator is missing."""
 
     def __call__(
@@ -160,11 +160,11 @@ class Trainer:
 
     def _check_evaluation(self) -> None:
         """Raise if the policy cannot be evaluated on the recipe's tasks."""
-        config, cameras, evaluator = self.config.evaluation, self.metadata.cameras, self.evaluator
+        config, metadata, evaluator = self.config.evaluation, self.metadata, self.evaluator
         assert evaluator is not None, "evaluation.tasks needs an evaluator"
-        for spec in self.processes.on_main(lambda: evaluator.specs(config, cameras)):
-            embodiment = self.metadata.embodiment(spec)
-            if embodiment.goal_cameras and spec.instruction not in self.goals:
+        for spec in self.processes.on_main(lambda: evaluator.specs(config, metadata.cameras_at)):
+            embodiment, instruction, _ = metadata.match(spec)
+            if embodiment.goal_cameras and instruction not in self.goals:
                 raise ValueError(
                     f"evaluation.tasks: expected goal images of {spec.name!r} in the data, since training showed some "
                     f"of {embodiment.name!r}, found neither stored ones nor a success. Leave the task out and evaluate "
