@@ -6,16 +6,19 @@ import shlex
 from pathlib import Path
 
 import torch
+from rich.markup import escape
 from torch._dynamo.exc import TorchDynamoException
 
 from pac.cli.mixture import print_plan
 from pac.collection import collect_data
 from pac.evaluation.in_training import TrainingEvaluator
 from pac.recipe import load_recipe
+from pac.report.dataset_summary import training_warnings
 from pac.training import distributed
 from pac.training.run import perform
 from pac.training.run_dir import COLLECTED, CONFIG
 from pac.training.setup import choose_device
+from pac.training.trainer import Trainer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +45,22 @@ def run(args: argparse.Namespace) -> int:
                     command=command(args),
                     evaluator=TrainingEvaluator(),
                     collect=collect_data,
-                    before_start=lambda trainer: print_plan(trainer.plan, trainer.console),
+                    before_start=print_data,
                 )
             except (RuntimeError, OSError) as error:
                 if text := explain(error, args.out):
                     raise ValueError(text) from error
                 raise
             return 0 if trainer.interrupted is None else 128 + trainer.interrupted
+
+
+def print_data(trainer: Trainer) -> None:
+    """Print how the mixture is sampled. Before step 0, also warn of likely mistakes in its data."""
+    print_plan(trainer.plan, trainer.console)
+    if trainer.state.step == 0:
+        critic = trainer.objective.critic != "none"
+        for warning in training_warnings(trainer.sampler.sources, critic=critic):
+            trainer.console.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
 
 
 def explain(error: RuntimeError | OSError, out: Path) -> str | None:

@@ -19,6 +19,7 @@ from pac.recipe import SECTIONS, RunConfig
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import make_console
 from pac.training.run_dir import COLLECTED, CONFIG, RunDirectory
+from pac.training.setup import check_learnable
 from pac.training.trainer import Evaluator, Trainer
 
 Collector = Callable[[CollectConfig, Path, Console], None]  # collects the missing data of a recipe in a folder
@@ -52,6 +53,8 @@ def perform(
             processes.on_main(lambda: collect(section, directory.path / COLLECTED, make_console()))
         run = Trainer(config, directory, processes, evaluator=evaluator)
         processes.on_main(run.check_disk)
+        if not (resume and (directory.path / CONFIG).exists()):
+            check_learnable(config, run.sampler)
     except BaseException:
         if processes.is_main:
             directory.abandon()
