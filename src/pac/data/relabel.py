@@ -8,8 +8,8 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64, Shaped
@@ -59,7 +59,8 @@ def select_episodes(
     return np.flatnonzero(keep)
 
 
-class Labels(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Labels:
     """Rewards and ends of a dataset's episodes, as stored or by a rule."""
 
     reward: Float32[np.ndarray, " row"]
@@ -70,12 +71,12 @@ class Labels(NamedTuple):
 def label(dataset: Dataset, reward: str | None) -> Labels:
     """Return the stored reward, a further stored reward by name, or a rule's, each with the ends that go with it."""
     name, stored = REWARD if reward is None else f"{REWARD}.{reward}", np.asarray(dataset.arrays[TERMINATED])
-    if reward not in RULES:
+    if reward is None or reward not in RULES:
         if name not in dataset.arrays:
             hint = suggest(str(reward), (*dataset.spec.extra_rewards, *RULES))
             fix = "" if dataset.spec.extra_rewards else " The dataset has no column: `pac relabel` adds one."
             raise ValueError(f"{dataset.path}: unknown extra reward {reward!r}.{hint}{fix}")
-        return Labels(dataset.arrays[name], stored, np.asarray(dataset.index))
+        return Labels(reward=dataset.arrays[name], terminated=stored, index=np.asarray(dataset.index))
     if name in dataset.arrays:
         fix = "Import the data without that column, or add the column under another name with `pac relabel`."
         raise problem(dataset.path, expected=f"{reward!r} to be the rule alone", found="a column of that name", fix=fix)
@@ -87,7 +88,7 @@ def label(dataset: Dataset, reward: str | None) -> Labels:
     terminated[last[solved]] = True
     index["terminated"] |= solved
     index["truncated"] &= ~solved
-    return Labels(rewards, terminated, index)
+    return Labels(reward=rewards, terminated=terminated, index=index)
 
 
 def label_episode(episode: Episode, reward: str) -> Episode:
@@ -125,7 +126,8 @@ def returns_to_go(dataset: Dataset, reward: str | None, discount: float) -> Floa
 
     The share is 1 if the episode goes on to a termination. It falls towards a time limit, where it is 0.
     """
-    rewards, _, index = label(dataset, reward)
+    labels = label(dataset, reward)
+    rewards, index = labels.reward, labels.index
     index = index[np.argsort(index["length"])[::-1]]
     found, last = np.zeros((len(rewards), 2), np.float32), index["row"] + index["length"]
     found[last, 1] = ~index["terminated"]  # the share that is not covered, for now

@@ -93,10 +93,9 @@ def training_warnings(sources: Sequence[WindowedDataset], *, critic: bool) -> li
     """
     names: dict[str, list[str]] = {}
     for source in sources:
-        given = source.config.reward if source.config.goals != "hindsight" else None
-        found = list(
-            _warnings(source.dataset, given, source.kept, rewards=critic and source.config.goals != "hindsight")
-        )
+        config = source.config
+        rewards = critic and config.goals != "hindsight"  # whose rewards depend on the goal drawn
+        found = list(_warnings(source.dataset, config.reward, source.kept, rewards=rewards))
         if len(found) > MOST_WARNINGS:
             found[MOST_WARNINGS - 1 :] = [f"There is more: run `pac inspect {source.dataset.path}`."]
         for text in found:
