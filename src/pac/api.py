@@ -24,6 +24,7 @@ from pac.evaluation.play import Tasks, play
 from pac.files import problem
 from pac.recipe import data_groups
 from pac.recipe_keys import as_override, expand_key
+from pac.report.dataset_summary import print_warnings
 from pac.training.logging import make_console
 from pac.training.run import train_in
 from pac.training.run_dir import RunDirectory
@@ -83,6 +84,7 @@ def train(
         command=command,
         evaluator=TrainingEvaluator(),
         collect=collect_data,
+        before_start=print_warnings,
     )
     if trainer.interrupted == signal.SIGINT:
         raise KeyboardInterrupt(f"Stopped at step {trainer.state.step:,}. The same call continues in {out}.")

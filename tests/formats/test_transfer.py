@@ -12,7 +12,9 @@ import pytest
 from foreign import IMAGES, STATE, assert_same, change, tricky, without_last
 
 from pac.cli import parse
-from pac.data.store import Dataset, verify
+from pac.data.relabel import label_episode
+from pac.data.store import Dataset, DatasetSpec, verify
+from pac.data.writer import DatasetWriter
 from pac.formats import FORMATS
 from pac.formats.options import ImportOptions
 from pac.formats.transfer import import_dataset
@@ -158,6 +160,53 @@ def test_summary_notes_that_ends_are_unknown(tmp_path: Path, capsys: pytest.Capt
         assert "0 terminal" in printed
         assert "note: " in printed
         assert "time limit" in printed.split("note: ", 1)[1]
+
+
+@pytest.mark.parametrize(("rule", "made"), [("sparse-success", 2), ("time-to-go", 2)])
+def test_rewards_of_demonstrations_at_import(
+    rule: str, made: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rule's rewards and ends are stored, and the summary says how many ends it has changed."""
+    path, out = foreign.write_lerobot(tmp_path / "lerobot", tricky(), version="v2.1"), tmp_path / "out"
+    command("import", path, "--out", tmp_path / "plain")
+    assert f"Rewards are {rule!r}" not in capsys.readouterr().out
+    command("import", path, "--out", out, "--reward", rule)
+    printed = capsys.readouterr().out
+    assert f"note: Rewards are {rule!r}: {made} ends became terminal." in printed
+    assert "6 terminal, 0 time limits" in printed
+    assert_same(list(Dataset(out)), [label_episode(episode, rule) for episode in Dataset(tmp_path / "plain")])
+    assert verify(out) == []
+
+
+def test_labelled_failures_keep_their_end_at_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    episodes = [dataclasses.replace(e, success=i % 2 == 0) for i, e in enumerate(tricky())]
+    path, out = foreign.write_minari(tmp_path / "1", episodes, "hdf5"), tmp_path / "out"
+    command("import", path, "--out", out, "--reward", "time-to-go")
+    found, before = list(Dataset(out)), tricky()
+    for i, (now, was) in enumerate(zip(found, before, strict=True)):
+        assert now.success is (i % 2 == 0)
+        assert now.reward[-1] == (0 if now.success else -1)
+        assert (now.reward[:-1] == -1).all()
+        assert now.terminated == (was.terminated or now.success)
+    assert "3 failures keep their end" in capsys.readouterr().out
+
+
+def test_a_further_reward_becomes_the_reward(tmp_path: Path) -> None:
+    further = [
+        dataclasses.replace(e, extra_rewards={"lift": np.arange(len(e.action), dtype=np.float32)}) for e in tricky()
+    ]
+    with DatasetWriter(tmp_path / "store", DatasetSpec.of(further[0], control_rate=10.0)) as writer:
+        for episode in further:
+            writer.append(episode)
+    path = tmp_path / "minari-v0"
+    command("export", tmp_path / "store", "--format", "minari", "--out", path)
+    command("import", path, "--out", tmp_path / "out", "--reward", "lift")
+    for episode, expected in zip(Dataset(tmp_path / "out"), further, strict=True):
+        np.testing.assert_array_equal(episode.reward, expected.extra_rewards["lift"])
+        assert (episode.terminated, episode.truncated) == (expected.terminated, expected.truncated)
+    with pytest.raises(ValueError, match=r"reward 'lfit': expected 'sparse-success' or .*found these: lift"):
+        command("import", path, "--out", tmp_path / "bad", "--reward", "lfit")
+    assert not (tmp_path / "bad").exists()
 
 
 def test_formats_option_states_time_alignment_and_ends(capsys: pytest.CaptureFixture[str]) -> None:

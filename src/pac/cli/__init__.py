@@ -24,6 +24,7 @@ COMMANDS = {
     "tasks": ("tasks", "list the tasks: sizes, cameras, success, time limit"),
     "import": ("import_", "bring datasets of other formats into an episode store"),
     "export": ("export", "write an episode store in another format"),
+    "relabel": ("relabel", "add a reward column to an episode store"),
     "inspect": ("inspect", "show a dataset and warn of likely mistakes in it"),
     "mixture": ("mixture", "show how often a mixture draws each dataset"),
     "collect": ("collect", "collect episodes with a behaviour or a policy"),

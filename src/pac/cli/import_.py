@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instruction", help="task text of every episode, instead of the source's")
     parser.add_argument("--fps", type=float, help="control rate in Hz, instead of the source's")
     parser.add_argument("--split", help="a part of the source: robomimic filter key, LeRobot or RLDS split")
+    parser.add_argument(
+        "--reward", help="sparse-success (1 at the end), time-to-go (-1 per step), or a further reward of the source"
+    )
     parser.add_argument("--task", help="tdmpc2: one task, without padding")
     parser.add_argument("--max-episode-steps", type=int, help="d4rl: time limit, for files without timeouts")
     parser.add_argument(
@@ -50,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    names = ("instruction", "fps", "split", "task", "max_episode_steps", "last_step")
+    names = ("instruction", "fps", "split", "task", "max_episode_steps", "last_step", "reward")
     options = ImportOptions(keys=parse_keys(args.keys), **{name: getattr(args, name) for name in names})
     console = Console(stderr=True)
     summaries = import_dataset(args.source, args.out, format=args.format, options=options, console=console)

@@ -14,7 +14,9 @@ from pathlib import Path
 from pac.cli.mixture import print_plan
 from pac.collection import collect_data
 from pac.evaluation.in_training import TrainingEvaluator
+from pac.report.dataset_summary import print_warnings
 from pac.training.run import train_in
+from pac.training.trainer import Trainer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +45,15 @@ def run(args: argparse.Namespace) -> int:
         command=command(args),
         evaluator=TrainingEvaluator(),
         collect=collect_data,
-        before_start=lambda trainer: print_plan(trainer.plan, trainer.console),
+        before_start=print_data,
     )
     return 0 if trainer.interrupted is None else 128 + trainer.interrupted
+
+
+def print_data(trainer: Trainer) -> None:
+    """Print how the mixture is sampled. Before step 0, also warn of likely mistakes in its data."""
+    print_plan(trainer.plan, trainer.console)
+    print_warnings(trainer)
 
 
 def command(args: argparse.Namespace) -> str:

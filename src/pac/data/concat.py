@@ -70,8 +70,8 @@ def open_dataset(path: str | Path, more: Sequence[str | Path] = ()) -> Dataset:
 def open_part(path: str | Path) -> Dataset:
     """Open a dataset, once as long as it does not change: each round of a collection opens all folders."""
     committed = Path(path) / "committed.json"
-    found = committed.stat() if committed.exists() else None
-    return _open_part(str(path), None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size))
+    files = [file.stat() for file in (Path(path) / "spec.json", committed) if file.exists()]
+    return _open_part(str(path), tuple((file.st_ino, file.st_mtime_ns, file.st_size) for file in files))
 
 
 @lru_cache(maxsize=4096)

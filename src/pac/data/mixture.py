@@ -20,7 +20,7 @@ from jaxtyping import Int64
 
 from pac.config import LARGEST_DISCOUNT, check_keys, check_least, check_types, read_toml
 from pac.data.concat import open_dataset
-from pac.data.relabel import select_episodes
+from pac.data.relabel import RULES, select_episodes
 from pac.data.store import Dataset
 from pac.old_names import rename_counts
 
@@ -65,7 +65,8 @@ class DatasetConfig:
     imitation_weight: float = 0.75  # alpha: 1 is pure cloning, 0 pure RL
     critic_weight: float | None = None  # beta; None: its number of action dimensions, as the paper's 38 is
     discount: float | None = None  # gamma; None: the objective's. Robots differ in control rate
-    reward: str | None = None  # a stored extra reward column, in place of `next.reward`
+    # In place of `next.reward`: a stored extra reward column, or the rule "sparse-success" or "time-to-go"
+    reward: str | None = None
     reward_scale: float = 1.0
     instruction: str | None = None  # in place of the stored ones
     success_only: bool = False
@@ -92,6 +93,9 @@ class DatasetConfig:
             found = f"{self.proprio_centre} and {self.proprio_scale}"
             raise ValueError(f"{where}: expected {expected}, found {found}.")
         check_least(self, where, critic_weight=0)
+        if self.goals == "hindsight" and self.reward in RULES:
+            fix = 'Leave `reward` out, or set goals to "none".'
+            raise ValueError(f"{where}: expected no rule for goals = 'hindsight', found {self.reward!r}. {fix}")
         if self.discount is not None and not 0 <= self.discount <= LARGEST_DISCOUNT:
             fix = "Leave it out for the objective's."
             raise ValueError(f"{where}: expected a discount in [0, 1), found {self.discount}. {fix}")

@@ -4,7 +4,7 @@ All step arrays have the same rows. An episode of T steps takes T + 1 rows, one 
 `observation[t]`, `action[t]` and the `next.*` of that action. In the last row the action and `next.*` are zero and mean
 nothing. Where a source lacks the last observation, that row repeats the one before (`last_known` is False).
 
-    spec.json           names, shapes, action bounds, control rate, versions; written once
+    spec.json           names, shapes, action bounds, control rate, versions; replaced if a reward is added later
     committed.json      rows, bytes and checksum of every file, statistics; replaced atomically after each episode
     episodes.npy        one record per episode (INDEX below); strings are in instructions.jsonl and sources.jsonl
     observation.state.npy, observation.images.<camera>.npy, action.npy, next.reward.npy, next.reward.<name>.npy,
@@ -121,8 +121,11 @@ class Dataset:
     def __iter__(self) -> Iterator[Episode]:
         return (self.episode(i) for i in range(len(self)))
 
-    def episode(self, i: int) -> Episode:
-        """Return episode `i` as it was written, with raw actions and the last observation where it is known."""
+    def episode(self, i: int, *, copy: bool = True) -> Episode:
+        """Return episode `i` as it was written, with raw actions and the last observation where it is known.
+
+        Without `copy` its arrays are views of the files, which are read where they are used.
+        """
         if not -len(self) <= i < len(self):
             raise IndexError(f"{self.path}: expected an episode below {len(self)}, found {i}.")
         record = self.index[i]
@@ -131,16 +134,17 @@ class Dataset:
         observations = slice(row, row + length + bool(record["last_known"]))
         steps = slice(row, row + length)
         names = [name for name in self.arrays if name.startswith("observation.")]
+        take = np.array if copy else np.asarray
         return Episode(
-            observation={name: np.array(self.arrays[name][observations]) for name in names},
-            action=np.array(self.arrays[ACTION][steps]),
-            reward=np.array(self.arrays[REWARD][steps]),
+            observation={name: take(self.arrays[name][observations]) for name in names},
+            action=take(self.arrays[ACTION][steps]),
+            reward=take(self.arrays[REWARD][steps]),
             terminated=bool(record["terminated"]),
             truncated=bool(record["truncated"]),
             instruction=self.instructions[record["instruction"]],
             success=None if record["success"] < 0 else bool(record["success"]),
-            goal_images={n.removeprefix(GOALS): np.array(a[goal]) for n, a in self.goals.items() if goal >= 0},
-            extra_rewards={n: np.array(self.arrays[f"{REWARD}.{n}"][steps]) for n in self.spec.extra_rewards},
+            goal_images={n.removeprefix(GOALS): take(a[goal]) for n, a in self.goals.items() if goal >= 0},
+            extra_rewards={n: take(self.arrays[f"{REWARD}.{n}"][steps]) for n in self.spec.extra_rewards},
             source=self._source(int(record["source"])),
             seed=None if record["seed"] == NO_SEED else int(record["seed"]),
         )

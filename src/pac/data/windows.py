@@ -18,8 +18,8 @@ from torch import Tensor
 from pac.config import suggest
 from pac.data.concat import open_dataset
 from pac.data.mixture import DatasetConfig
-from pac.data.relabel import returns_to_go, reward_column, success_frames
-from pac.data.store import ACTION, GOALS, IMAGES, INDEX, STATE, TERMINATED, Dataset
+from pac.data.relabel import equal_reward, label, returns_to_go, success_frames
+from pac.data.store import ACTION, GOALS, IMAGES, INDEX, STATE, Dataset
 from pac.data.tokenizer import Tokenizer
 from pac.files import problem
 
@@ -62,7 +62,8 @@ class WindowedDataset:
         self.proprio_centre, self.proprio_scale = _statistics(config, dataset)
         weight = config.critic_weight
         self.critic_weight = float(dataset.spec.action_dim if weight is None else weight)
-        self.index = np.asarray(dataset.index)  # the same memory; numpy's memmap class is slow
+        self.labels = label(dataset, config.reward)
+        self.index = self.labels.index  # of numpy's plain class: its memmap class is slow
         self.cameras = _choose_cameras(config, dataset, config.cameras)
         self.goal_cameras = _choose_goals(config, dataset, self.cameras)
         self.kept = config.kept_episodes(dataset)
@@ -75,8 +76,8 @@ class WindowedDataset:
         self.num_text = int(self.text_mask.sum(1).max())  # tokens of the longest instruction
 
         self.state = _tensor(dataset.arrays[STATE]) if STATE in dataset.arrays else None
-        self.action, self.terminated = _tensor(dataset.arrays[ACTION]), _tensor(dataset.arrays[TERMINATED])
-        self.reward, self.return_to_go = _tensor(reward_column(dataset, config.reward)), None
+        self.action, self.terminated = _tensor(dataset.arrays[ACTION]), _tensor(self.labels.terminated)
+        self.reward, self.return_to_go = _tensor(self.labels.reward), None
         if return_to_go and config.goals != "hindsight":  # whose rewards depend on the goal drawn
             self.return_to_go = _tensor(returns_to_go(dataset, config.reward, self.gamma))
         stored = config.goals == "stored"
@@ -102,6 +103,10 @@ class WindowedDataset:
         reward, ends = self.reward.numpy()[finite] * self.config.reward_scale, self.terminated.numpy()[finite]
         horizon = 1.0 if not np.any(reward[~ends]) else 1 / (1 - self.gamma)
         return float(reward.min(initial=0)) * horizon, float(reward.max(initial=0)) * horizon
+
+    def equal_reward(self) -> float | None:
+        """Return the reward of every step if no two returns-to-go can differ, else None."""
+        return None if self.config.goals == "hindsight" else equal_reward(self.labels, self.kept)
 
     @property
     def num_bytes(self) -> int:

@@ -134,14 +134,11 @@ class DatasetWriter:
         spec_file = self.path / SPEC
         if self._is_new:
             write_atomically(spec_file, json.dumps(self.spec.to_json(), indent=2))
-        elif names := self.spec.differences(present := DatasetSpec.from_json(spec_file)):
-            differences = [f"{n} {getattr(self.spec, n)!r} where it has {getattr(present, n)!r}" for n in names]
-            expected, fix = "episodes like those already there", "Write to another folder, and mix the two."
-            raise problem(self.path, expected=expected, found="; ".join(differences), fix=fix)
-        expected, found, fix = "to be its only writer", "another one at work", "Wait for it to end."
-        self._unlock = lock(spec_file, self, expected=expected, found=found, fix=fix, within_process=True)
-        for leftover in self.path.glob(f".*{UNFINISHED}"):
-            leftover.unlink()
+        else:
+            self._check_spec()
+        self._unlock = lock_dataset(self.path, self)
+        if not self._is_new:
+            self._check_spec()  # again: `add_reward` may have replaced it until now
         self._committed = read_committed(self.path)
         features: dict[str, Feature | None] = {f"{name}.npy": x for name, x in self.spec.step_features.items()}
         features |= {f"{name}.npy": x for name, x in self.spec.goal_features.items()}
@@ -149,6 +146,14 @@ class DatasetWriter:
         for name, feature in features.items():
             self._files[name] = _File(self.path / name, feature)
         self._restore(self._committed)
+
+    def _check_spec(self) -> None:
+        """Raise if the folder holds episodes of another kind."""
+        present = DatasetSpec.from_json(self.path / SPEC)
+        if names := self.spec.differences(present):
+            differences = [f"{n} {getattr(self.spec, n)!r} where it has {getattr(present, n)!r}" for n in names]
+            expected, fix = "episodes like those already there", "Write to another folder, and mix the two."
+            raise problem(self.path, expected=expected, found="; ".join(differences), fix=fix)
 
     def _record(self, episode: Episode, lines: tuple[int, int]) -> np.ndarray:
         """Return the row of the index for an episode."""
@@ -260,6 +265,15 @@ class _File:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def lock_dataset(path: Path, owner: object) -> Callable[[], object]:
+    """Lock a dataset for its only writer, and return the function that releases it. Remove what a killed one left."""
+    expected, found, fix = "to be its only writer", "another one at work", "Wait for it to end."
+    unlock = lock(path / SPEC, owner, expected=expected, found=found, fix=fix, within_process=True)
+    for leftover in path.glob(f".*{UNFINISHED}"):
+        leftover.unlink()
+    return unlock
 
 
 def _is_new(path: Path) -> bool:

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 from pac.config import suggest
+from pac.data.relabel import RULES, label_episode
 from pac.formats import d4rl, lerobot, minari, ogbench, rlds, robomimic, tdmpc2
 from pac.formats.checks import CHECK_PATH, check, reading
-from pac.formats.common import ForeignDataset
+from pac.formats.common import NO_REWARDS, ForeignDataset
 from pac.formats.options import ImportOptions
 from pac.types import Episode
 
@@ -47,7 +48,22 @@ def open_source(path: str | Path, format: str = "auto", options: ImportOptions |
     with reading(path, name):
         source: ForeignDataset = FORMATS[name].read_dataset(path, options)
     source = replace(source, format=name, path=path, fps=options.fps or source.fps)
-    return replace(source, episodes=_checked_episodes(source, options.instruction))
+    source = replace(source, episodes=_checked_episodes(source, options.instruction))
+    return source if options.reward is None else replace(source, episodes=_relabelled(source, options.reward))
+
+
+def _relabelled(source: ForeignDataset, reward: str) -> Iterator[Episode]:
+    """Yield episodes with other rewards, and the ends that go with them. Note at the end what has changed."""
+    if NO_REWARDS in source.notes:
+        source.notes.remove(NO_REWARDS)
+    made = kept = 0
+    for episode in source.episodes:
+        labelled = label_episode(episode, reward)
+        made += labelled.terminated and not episode.terminated
+        kept += reward in RULES and episode.success is False
+        yield labelled
+    failures = f" {kept:,} failures keep their end." if kept else ""
+    source.notes.append(f"Rewards are {reward!r}: {made:,} ends became terminal.{failures}")
 
 
 def _checked_episodes(source: ForeignDataset, instruction: str | None) -> Iterator[Episode]:

@@ -15,7 +15,7 @@ from pac.formats.options import is_image
 from pac.types import Episode
 
 MAX_PIXELS = 4096 * 4096  # of one image: a damaged header must not ask for gigabytes
-NO_REWARDS = "No rewards: they are 0. Give the dataset rewards with a relabelling."
+NO_REWARDS = "No rewards: they are 0. For demonstrations: --reward sparse-success or --reward time-to-go."
 
 
 @dataclass(frozen=True, kw_only=True)

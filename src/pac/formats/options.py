@@ -22,6 +22,7 @@ class ImportOptions:
     split: str | None = None  # a named part: robomimic's filter keys, LeRobot's and RLDS's splits
     task: str | None = None  # TD-MPC2: one task of a multi-task chunk
     max_episode_steps: int | None = None  # D4RL files without timeouts
+    reward: str | None = None  # a rule of `pac.data.relabel`, or a further reward of the source, as its reward
     last_step: Literal["auto", "observation", "transition"] = "auto"  # RLDS: meaning of the last step of an episode
 
     @property

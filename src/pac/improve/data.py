@@ -14,9 +14,9 @@ import numpy as np
 
 from pac.data.concat import open_part
 from pac.data.mixture import DatasetConfig, Mixture
-from pac.data.relabel import reward_column
+from pac.data.relabel import label
 from pac.data.statistics import pool_statistics, scale_of
-from pac.data.store import STATE, TERMINATED, Dataset
+from pac.data.store import STATE, Dataset
 from pac.improve.folder import ImproveFolder, Round
 from pac.improve.settings import MOST_ROUNDS, Recipe
 from pac.model.pretrained import load_config
@@ -186,12 +186,12 @@ def choose_reward_scale(config: RunConfig, recipe: Recipe, value_max: float) -> 
     once, largest = True, 1.0
     for entry in datasets:
         for path in _paths(entry):
-            dataset = open_part(path)
-            reward = np.abs(reward_column(dataset, entry.reward)) * entry.reward_scale
+            labels = label(open_part(path), entry.reward)
+            reward = np.abs(labels.reward) * entry.reward_scale
             largest = max(largest, float(reward.max(initial=0.0)))
-            once &= not np.any(reward[~dataset.arrays[TERMINATED]])
+            once &= not np.any(reward[~labels.terminated])
     own = recipe.table["mixture"].get("defaults", {}).get("reward")
-    once &= own == "success" and recipe.improve.stop_at_success
+    once &= own == "sparse-success" or (own == "success" and recipe.improve.stop_at_success)
     otherwise = config.objective.discount
     discount = max((entry.applied_discount(otherwise) for entry in datasets), default=otherwise)
     return value_max / largest * (1.0 if once else 1 - discount)

@@ -1,23 +1,28 @@
 """Summary of a dataset, and warnings of likely mistakes in it: the library part of `pac inspect`.
 
 Sizes, returns, success and statistics per dimension come from the index and the stored statistics, so they cost the
-same for any size. Warnings also look at a sample of episodes.
+same for any size. Warnings also look at a sample of episodes. `pac train` prints them before its first step.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 
+from pac.data.relabel import REWARD_OPTIONS, Labels, equal_reward, label
 from pac.data.statistics import SCALE_FLOOR, normalise_action
 from pac.data.store import ACTION, IMAGES, REWARD, STATE, Dataset, verify
 from pac.data.tokenizer import Tokenizer
+from pac.data.windows import WindowedDataset
 from pac.evaluation.intervals import wilson
+from pac.training.trainer import Trainer
 
 SAMPLED_EPISODES = 200  # a tenth of that with images
+MOST_WARNINGS = 4  # of one dataset before a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class Sample:
 def draw_sample(dataset: Dataset) -> Sample:
     """Return a sample of the dataset, the same one every time."""
     count = min(len(dataset), SAMPLED_EPISODES // (10 if dataset.spec.cameras else 1))
-    episodes = [dataset.episode(int(i)) for i in np.linspace(0, len(dataset) - 1, count)]
+    episodes = [dataset.episode(int(i), copy=False) for i in np.linspace(0, len(dataset) - 1, count)]
     if not episodes:
         empty = np.zeros((0, dataset.spec.action_dim), np.float32)
         return Sample(state=np.zeros((0, 0)), action=empty, reward=np.zeros(0), frames={})
@@ -55,7 +60,6 @@ def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str
     """Return the summary and the warnings as plain values. `check_files` compares the checksum of every byte."""
     dataset = Dataset(path)
     index, spec = dataset.index, dataset.spec
-    terminated, truncated = index["terminated"], index["truncated"]
     damage = verify(path) if check_files else []
     report: dict[str, Any] = {
         "path": str(path),
@@ -66,12 +70,7 @@ def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str
         "tasks": list(_tasks(dataset)),
         **_results(index),
         "length": _spread(index["length"]),
-        "ends": {
-            "terminated": int((terminated & ~truncated).sum()),
-            "time limit": int((truncated & ~terminated).sum()),
-            "both": int((terminated & truncated).sum()),
-            "neither": int((~terminated & ~truncated).sum()),
-        },
+        "ends": _ends(index),
         "last_observation_unknown": int((~index["last_known"]).sum()),
         "control_rate": spec.control_rate,
         "cameras": {name: list(size) for name, size in spec.cameras.items()},
@@ -86,7 +85,31 @@ def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str
         },
         "verified": not damage if check_files else None,
     }
-    return report | {"warnings": damage + list(_warnings(dataset, report))}
+    return report | {"warnings": damage + list(_warnings(dataset))}
+
+
+def training_warnings(sources: Sequence[WindowedDataset], *, critic: bool) -> list[str]:
+    """Return a few warnings of each dataset of a run. A warning that several datasets share is there once.
+
+    Rewards and ends are those of the mixture. Without a critic they do not matter.
+    """
+    names: dict[str, list[str]] = {}
+    for source in sources:
+        config = source.config
+        rewards = critic and config.goals != "hindsight"  # whose rewards depend on the goal drawn
+        found = list(_warnings(source.dataset, config.reward, source.kept, rewards=rewards))
+        if len(found) > MOST_WARNINGS:
+            found[MOST_WARNINGS - 1 :] = [f"There is more: run `pac inspect {source.dataset.path}`."]
+        for text in found:
+            names.setdefault(text, []).append(source.config.name)
+    return [f"{_listed(datasets)}: {text}" for text, datasets in names.items()]
+
+
+def print_warnings(run: Trainer) -> None:
+    """Print the warnings about a run's data, unless the run has begun."""
+    if run.state.step == 0:
+        for warning in training_warnings(run.sampler.sources, critic=run.objective.critic != "none"):
+            run.console.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False)
 
 
 def format_results(row: dict[str, Any]) -> tuple[str, str]:
@@ -133,16 +156,33 @@ def _dimensions(dataset: Dataset, feature: str, names: tuple[str, ...]) -> list[
     return [dict(zip(("name", "min", "max", "mean", "std"), row, strict=True)) for row in rows]
 
 
-def _warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
-    """Yield likely mistakes, each with its likely fix."""
+def _ends(index: np.ndarray) -> dict[str, int]:
+    """Return how many episodes end in which way."""
+    terminated, truncated = index["terminated"], index["truncated"]
+    return {
+        "terminated": int((terminated & ~truncated).sum()),
+        "time limit": int((truncated & ~terminated).sum()),
+        "both": int((terminated & truncated).sum()),
+        "neither": int((~terminated & ~truncated).sum()),
+    }
+
+
+def _warnings(
+    dataset: Dataset, reward: str | None = None, kept: np.ndarray | None = None, *, rewards: bool = True
+) -> Iterator[str]:
+    """Yield likely mistakes, each with its likely fix. `reward` is that of a mixture, `kept` are the episodes it uses.
+
+    Warnings about rewards are left out without `rewards`.
+    """
     if not len(dataset):
         yield "No episodes: the first one was never finished. Import or collect again."
         return
-    sample = draw_sample(dataset)
-    yield from _state_warnings(report, sample)
-    yield from _action_warnings(dataset, report)
-    yield from _reward_warnings(dataset)
-    yield from _end_warnings(dataset, report["ends"])
+    sample, labels = draw_sample(dataset), label(dataset, reward)
+    if rewards:
+        yield from _reward_warnings(dataset, labels, reward, kept)
+    yield from _state_warnings(_dimensions(dataset, STATE, dataset.spec.state_names), sample)
+    yield from _action_warnings(dataset, _dimensions(dataset, ACTION, dataset.spec.action_names))
+    yield from _end_warnings(dataset, labels.index)
     yield from _text_warnings(dataset)
     for camera, frames in sample.frames.items():
         if all(frame.std() < 1 for frame in frames):
@@ -151,10 +191,10 @@ def _warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
         yield "Control rate unknown: give --fps at import, so that the policy can be run at the right speed."
 
 
-def _state_warnings(report: dict[str, Any], sample: Sample) -> Iterator[str]:
-    if constant := _constant(report["state"]):
+def _state_warnings(state: list[dict[str, Any]], sample: Sample) -> Iterator[str]:
+    if constant := _constant(state):
         yield f"Constant state dimensions: {constant}. They carry no information. Leave them out with --keys."
-    moving = [row for row in report["state"] if row["min"] < row["max"]]
+    moving = [row for row in state if row["min"] < row["max"]]
     still = [row["name"] for row in moving if row["std"] < SCALE_FLOOR * max(1, abs(row["mean"]))]
     if still:
         yield (
@@ -165,8 +205,8 @@ def _state_warnings(report: dict[str, Any], sample: Sample) -> Iterator[str]:
         yield "NaN or infinite values in the arrays: the files were changed after writing. Import again."
 
 
-def _action_warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
-    if constant := _constant(report["action"]):
+def _action_warnings(dataset: Dataset, action: list[dict[str, Any]]) -> Iterator[str]:
+    if constant := _constant(action):
         yield f"Constant action dimensions: {constant}. There is nothing to learn about them."
     if dataset.bounds_are_measured:
         yield (
@@ -174,7 +214,7 @@ def _action_warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
             "at import if you know them."
         )
         return
-    ranges = zip(report["action"], dataset.action_high - dataset.action_low, strict=True)
+    ranges = zip(action, dataset.action_high - dataset.action_low, strict=True)
     narrow = [row["name"] for row, size in ranges if 0 < row["max"] - row["min"] < 0.2 * size]
     if narrow:
         yield (
@@ -183,11 +223,20 @@ def _action_warnings(dataset: Dataset, report: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _reward_warnings(dataset: Dataset) -> Iterator[str]:
-    reward = dataset.statistics(REWARD)
-    if reward["min"] == reward["max"]:
-        yield f"Every reward is {reward['min'][0]:g}: a critic learns nothing from it. Relabel it, or only clone."
-    success, returns = dataset.index["success"], dataset.index["return"]
+def _reward_warnings(dataset: Dataset, labels: Labels, reward: str | None, kept: np.ndarray | None) -> Iterator[str]:
+    stored = dataset.statistics(REWARD)
+    differ = reward is None and kept is None and stored["min"] != stored["max"]  # known without reading any
+    if not differ and (value := equal_reward(labels, kept)) is not None:
+        yield f"Every reward is {value:g}: a critic learns nothing from it. {REWARD_OPTIONS}"
+    success = dataset.index["success"]
+    if reward == "time-to-go" and (count := int(((success == 0) & labels.index["terminated"]).sum())):
+        yield (
+            f"{count} failures are terminal: with time-to-go a short failure has a higher return than a slow success. "
+            'Set `reward` to "sparse-success", or import them with a time limit as their end.'
+        )
+    if reward is not None:
+        return
+    returns = dataset.index["return"]
     won, failed = returns[success == 1], returns[success == 0]
     if len(won) and len(failed) and won.mean() < failed.mean():
         yield (
@@ -196,9 +245,10 @@ def _reward_warnings(dataset: Dataset) -> Iterator[str]:
         )
 
 
-def _end_warnings(dataset: Dataset, ends: dict[str, int]) -> Iterator[str]:
-    index, lengths = dataset.index, dataset.index["length"]
-    if len(dataset) > 1 and ends["terminated"] == len(dataset) and (lengths == lengths[0]).all() and lengths[0] > 1:
+def _end_warnings(dataset: Dataset, index: np.ndarray) -> Iterator[str]:
+    """Warn of the ends as they are stored, and of those of `index` where a rule decides them."""
+    lengths, terminal = index["length"], _ends(dataset.index)["terminated"]
+    if len(dataset) > 1 and terminal == len(dataset) and (lengths == lengths[0]).all() and lengths[0] > 1:
         yield (
             f"All episodes end in a termination after exactly {lengths[0]} steps: these look like time limits, which "
             "teach the critic that the task is over. Import with a format or option that tells the two apart."
@@ -209,8 +259,8 @@ def _end_warnings(dataset: Dataset, ends: dict[str, int]) -> Iterator[str]:
             f"{lost} episodes end without their last observation: that transition is left out, since there is nothing "
             "to bootstrap from. Record the final observation if you can."
         )
-    if ends["neither"]:
-        yield f"{ends['neither']} episodes end with neither termination nor time limit: they are treated as cut off."
+    if neither := _ends(index)["neither"]:
+        yield f"{neither} episodes end with neither termination nor time limit: they are treated as cut off."
 
 
 def _text_warnings(dataset: Dataset) -> Iterator[str]:

@@ -23,7 +23,7 @@ from pac.training import distributed
 from pac.training.distributed import ProcessGroup
 from pac.training.logging import make_console
 from pac.training.run_dir import COLLECTED, CONFIG, RunDirectory
-from pac.training.setup import choose_device
+from pac.training.setup import check_learnable, choose_device
 from pac.training.trainer import Evaluator, Trainer
 
 Collector = Callable[[CollectConfig, Path, Console], None]  # collects the missing data of a recipe in a folder
@@ -103,6 +103,8 @@ def perform(
             processes.on_main(lambda: collect(section, directory.path / COLLECTED, make_console()))
         run = Trainer(config, directory, processes, evaluator=evaluator, model=model)
         processes.on_main(run.check_disk)
+        if before is None:
+            check_learnable(config, run.sampler)
     except BaseException:
         if processes.is_main:
             directory.abandon()

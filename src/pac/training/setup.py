@@ -12,7 +12,9 @@ import torch
 import pac
 from pac.config import ObjectiveConfig
 from pac.data.mixture import MixturePlan
+from pac.data.relabel import REWARD_OPTIONS
 from pac.data.sampler import Sampler
+from pac.files import problem
 from pac.model.config import SIZES, ModelConfig, model_config
 from pac.model.flops import Load, update_flops
 from pac.model.pretrained import load_config
@@ -148,6 +150,19 @@ def value_scales(config: RunConfig, sampler: Sampler, model: ModelConfig) -> dic
         fits += [model.value_min / low] if low < 0 and model.value_min < 0 else []
         scales[name] = min(fits) if fits else 1.0
     return scales
+
+
+def check_learnable(config: RunConfig, sampler: Sampler) -> None:
+    """Raise if the policy learns from a critic, and no two returns-to-go of the mixture can differ."""
+    found = {source.equal_reward() for source in sampler.sources}
+    scheduled = config.schedules.imitation_weight is not None
+    improves = scheduled or any(source.config.imitation_weight < 1 for source in sampler.sources)
+    if not config.objective.improve or not improves or len(found) > 1 or None in found:
+        return
+    first, *others = (source.config.name for source in sampler.sources)
+    where = f"Dataset {first!r}" + (f" and {len(others)} more" if others else "")
+    expected = f"rewards from which a critic can learn, as method {config.method!r} needs"
+    raise problem(where, expected=expected, found=f"{found.pop():g} at every step", fix=REWARD_OPTIONS)
 
 
 def _check_rewards(sampler: Sampler) -> None:
