@@ -4,10 +4,8 @@ An import is all or nothing. A new dataset is written beside its place and moved
 to an existing dataset are removed again on any error.
 """
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from rich.markup import escape
 from pac.config import suggest
 from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
-from pac.files import problem, progress_bar
+from pac.files import new_folder, progress_bar
 from pac.formats import lerobot_out, minari_out, open_source
 from pac.formats.checks import check
 from pac.formats.common import ForeignDataset
@@ -68,7 +66,7 @@ def import_dataset(
         _check_unused(out, "a dataset or a new folder")
     summaries: list[SourceSummary] = []
     with ExitStack() as stack:
-        place = out if existing is not None else stack.enter_context(_new_folder(out))
+        place = out if existing is not None else stack.enter_context(new_folder(out))
         progress = stack.enter_context(progress_bar(console, remaining=False))
         writer: DatasetWriter | None = None
         writing = stack.enter_context(ExitStack())  # closed before the folder is moved
@@ -125,7 +123,7 @@ def export_dataset(
     _check_unused(out, "a new folder")
     check(len(data), dataset, "at least one episode", "none", "Choose another dataset.")
     rate = fps or data.spec.control_rate
-    with _new_folder(out) as place, progress_bar(console, remaining=False) as progress:
+    with new_folder(out) as place, progress_bar(console, remaining=False) as progress:
         episodes = progress.track(data, total=len(data), description=f"to {format}")
         if format == "minari":
             notes = minari_out.write_dataset(place, data, episodes, rate)
@@ -139,17 +137,3 @@ def export_dataset(
 def _check_unused(out: Path, expected: str) -> None:
     unused = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     check(unused, out, expected, "other files", "Name another --out.")
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out`. It becomes `out` on success and is removed on an error."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as parent:
-            place = Path(parent, out.name)
-            place.mkdir()
-            yield place
-            os.rename(place, out)
-    except OSError as error:
-        raise problem(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error
