@@ -4,8 +4,8 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ ROWS_FIX = (
 )
 
 
+@runtime_checkable
 class Rows(Protocol):
     """An array with one row per step, or anything that is sliced like one: a memory map, or a column of a file."""
 
@@ -140,16 +141,16 @@ def flags(values: Any, num_rows: int, where: str, like: str) -> np.ndarray:
     return np.asarray(array, bool)
 
 
-def numbers(values: Any, where: str, at: str = "step {}", names: Sequence[str] = ()) -> np.ndarray:
+def numbers(
+    values: Any, where: str, at: Callable[[int], str] = "step {}".format, names: Sequence[str] = ()
+) -> np.ndarray:
     """Convert rows to float32 (rows, dimensions). Raise at a NaN or an infinity. `at` says how to name a row."""
     with np.errstate(over="ignore"):
         array = np.asarray(values).reshape(len(values), -1).astype(np.float32)
     finite = np.isfinite(array)
     if not finite.all():
         row, place = (int(i) for i in np.argwhere(~finite)[0])
+        where = f"{where}, {at(row)}, {dimension(place, names)}"
         fix = "Repair the value, or leave the episode out."
-        found = array[row, place]
-        raise problem(
-            f"{where}, {at.format(row)}, {dimension(place, names)}", expected="a finite number", found=found, fix=fix
-        )
+        raise problem(where, expected="a finite number", found=array[row, place], fix=fix)
     return array

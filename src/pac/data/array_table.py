@@ -47,7 +47,9 @@ class ArrayTable:
                 yield self._episode(index, start, stop)
 
     def _episode(self, index: int, start: int, stop: int) -> Episode:
-        at = f"episode {index}, step {{}} (arrays start at row {start})"
+        def at(row: int) -> str:
+            return f"row {start + row} (episode {index}, step {row})"
+
         rows = {key: array[start:stop] for key, array in self.observations.items()}
         if self.following:
             last = {key: array[stop - 1 : stop] for key, array in self.following.items() if key not in self._state}
@@ -172,7 +174,7 @@ def to_features(
     keys: Mapping[str, tuple[str, ...]],
     rows: Mapping[str, Any],
     where: str,
-    at: str = "step {}",
+    at: Callable[[int], str] = "step {}".format,
     state_names: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
     """Convert the rows of an episode to the features of an `Episode`. `at` says how errors name a row."""

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.array_checks import is_image
 from pac.formats import hdf5
 from pac.formats.checks import check, load_json, need, reading, require
 from pac.formats.common import ForeignDataset, as_numbers, as_vector, build_episode
-from pac.formats.options import ImportOptions, choose_keys, is_image, used_keys
+from pac.formats.options import ImportOptions, choose_keys, used_keys
 from pac.types import Episode
 
 BARE = "observations"  # the key of an observation that is not a dictionary
