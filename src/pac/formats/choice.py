@@ -76,7 +76,7 @@ def leave_out_missing(
         f"{cameras.get(part, part)} missing in {len(files)}, the first {files[min(files)]}"
         for part, files in missing.items()
     )
-    expected = f"the files of all {len(indices)} chosen episodes"
+    expected = f"the files of all {len(indices)} episodes"
     ways = ["Download them"]
     if whole:
         ways.append(f"choose --missing skip-episodes, which reads {len(whole)} episodes ({describe(whole)})")
