@@ -21,6 +21,7 @@ from pac.formats import lerobot_out, minari_out, open_source
 from pac.formats.checks import check
 from pac.formats.common import ForeignDataset
 from pac.formats.options import ImportOptions
+from pac.formats.sources import locate
 from pac.types import Episode
 
 EXPORTS = ("lerobot", "minari")
@@ -59,7 +60,10 @@ def import_dataset(
     options: ImportOptions | None = None,
     console: Console | None = None,
 ) -> list[SourceSummary]:
-    """Read every source and append its episodes to the dataset `out`. A missing dataset is created."""
+    """Read every source and append its episodes to the dataset `out`. A missing dataset is created.
+
+    A source is a path, a Minari id or a Hugging Face id.
+    """
     out = Path(out)
     existing = Dataset(out).spec if (out / "spec.json").is_file() else None
     if existing is None:
@@ -71,7 +75,7 @@ def import_dataset(
         writer: DatasetWriter | None = None
         writing = stack.enter_context(ExitStack())  # closed before the folder is moved
         for path in sources:
-            source = open_source(path, format, options)
+            source = open_source(locate(path), format, options)
             summary = SourceSummary(path=str(path), format=source.format, keys=source.keys, notes=source.notes)
             summaries.append(summary)
             task = progress.add_task(escape(f"{source.format}: {Path(path).name}"), total=source.num_episodes)
