@@ -75,7 +75,7 @@ class Agent:
         `dataset` names the training data, where several robots have inputs of the same sizes. An instruction that was
         not in training is refused where several are known, unless `any_instruction`.
         """
-        where = {"instruction": instruction, "dataset": dataset, "any_instruction": any_instruction}
+        where: dict[str, Any] = {"instruction": instruction, "dataset": dataset, "any_instruction": any_instruction}
         queries, is_batch = self.policy.prepare(observation, **where, seed=self._seed, step=self._step)
         replies = self.policy.act(queries)
         self._step += 1

@@ -140,7 +140,8 @@ def dataset_spec(result: EpisodeResult) -> DatasetSpec:
     low, high = result.spec.action_low, result.spec.action_high
     bounded = all(map(math.isfinite, (*low, *high)))
     bounds = {"action_low": low, "action_high": high} if bounded else {}
-    return DatasetSpec.of(result.episode, control_rate=result.spec.control_rate, **bounds)
+    known = {"control_rate": result.spec.control_rate, "state_names": result.spec.state_names}
+    return DatasetSpec.of(result.episode, **known, **bounds)
 
 
 def collect(

@@ -87,8 +87,8 @@ class Dataset(store.Dataset):
         temporary one, which is removed with the object.
         """
         with _Folder(out) as folder:
-            columns = {"rewards": rewards, "terminals": terminals, "timeouts": timeouts}
-            write_arrays(folder.path, observations=observations, actions=actions, **columns, **facts)
+            facts |= {"rewards": rewards, "terminals": terminals, "timeouts": timeouts}
+            write_arrays(folder.path, observations=observations, actions=actions, **facts)
             return folder.open(cls).with_reward(reward)
 
     @classmethod

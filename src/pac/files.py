@@ -8,10 +8,12 @@ import importlib.metadata
 import json
 import math
 import os
+import tempfile
 import uuid
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +60,20 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) 
 def write_json(path: Path, content: Any, *, indent: int = 2) -> None:
     """Write JSON atomically. NaN and infinities become null, because JSON has neither."""
     write_atomically(path, json.dumps(finite(content), indent=indent, default=str) + "\n")
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder beside `out`. It becomes `out` on success and is removed on an error."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as parent:
+            place = Path(parent, out.name)
+            place.mkdir()
+            yield place
+            os.rename(place, out)
+    except OSError as error:
+        raise problem(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error
 
 
 def finite(value: Any) -> Any:

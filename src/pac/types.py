@@ -53,6 +53,8 @@ class TaskSpec:
     has_success: bool  # the environment says when the task is done
     cameras: tuple[str, ...] = ()  # rendered cameras, named as in "observation.images.<camera>"
     control_rate: float | None = None  # Hz
+    # One per state dimension. Only a built environment knows them, so they do not count in comparisons.
+    state_names: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -488,6 +488,7 @@ def write_lerobot(
             ) as writer:
                 for i in indices:
                     writer.write_table(tables[i])
+                    rows[i] |= {"data/chunk_index": 0, "data/file_index": part}
         (folder / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
         if images == "video":
             start = 0.0

@@ -171,15 +171,15 @@ def test_ragged_lengths(tmp_path: Path) -> None:
 def test_missing_files(tmp_path: Path) -> None:
     path = foreign.write_lerobot(tmp_path / "a", tricky(), version="v3.0")
     (path / "data/chunk-000/file-001.parquet").unlink()
-    assert_error(path, "none of episodes [3, 4, 5]", "parquet")
+    assert_error(path, "files of all 6 episodes", "data missing in 3", "file-001.parquet", "reads 3 episodes (0:3)")
     path = foreign.write_rlds(tmp_path / "b", tricky(), last_step="observation", shards=3)
     (path / "1.0.0/synthetic-train.tfrecord-00001-of-00003").unlink()
     assert_error(path, "3 shards", "found 2")
     path = foreign.write_minari(tmp_path / "c", tricky(), "arrow")
     (path / "data/4/part-0.arrow").unlink()
-    assert_error(path, "part-0.arrow", "no such file")
+    assert_error(path, "missing in 1", "4/part-0.arrow", "reads 5 episodes (0:4,5)")
     path = foreign.write_lerobot(tmp_path / "d", tricky(("top",)), version="v3.0", images="video")
-    assert_error(path, "file-000.mp4", "a video")
+    assert_error(path, "top missing in 6", "file-000.mp4", "--missing skip-features")
 
 
 def test_empty_datasets(tmp_path: Path) -> None:

@@ -24,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--formats", action="version", version=about, help="describe each format and its time alignment"
     )
-    parser.add_argument("source", type=Path, nargs="+", help="file or folder; several append to one dataset")
+    parser.add_argument(
+        "source",
+        nargs="+",
+        help="file, folder, Minari id or hf://OWNER/NAME; several append to one dataset",
+    )
     parser.add_argument("--out", type=Path, required=True, help="dataset to create or to append to")
     parser.add_argument("--format", default="auto", choices=["auto", *FORMATS], help="default: detect the format")
     parser.add_argument(
@@ -38,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instruction", help="task text of every episode, instead of the source's")
     parser.add_argument("--fps", type=float, help="control rate in Hz, instead of the source's")
     parser.add_argument("--split", help="a part of the source: robomimic filter key, LeRobot or RLDS split")
+    parser.add_argument("--cameras", nargs="*", metavar="NAME", help="cameras to keep; no name: none; default: all")
+    parser.add_argument("--episodes", metavar="0:80,100", help="indices of episodes in the source; default: all")
+    parser.add_argument(
+        "--missing",
+        default="refuse",
+        choices=["refuse", "skip-episodes", "skip-features"],
+        help="if files are missing: read the episodes that are whole, or all episodes without those cameras",
+    )
     parser.add_argument(
         "--reward", help="sparse-success (1 at the end), time-to-go (-1 per step), or a further reward of the source"
     )
@@ -53,8 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    names = ("instruction", "fps", "split", "task", "max_episode_steps", "last_step", "reward")
-    options = ImportOptions(keys=parse_keys(args.keys), **{name: getattr(args, name) for name in names})
+    names = ("instruction", "fps", "split", "episodes", "missing", "task", "max_episode_steps", "last_step", "reward")
+    chosen = {name: getattr(args, name) for name in names}
+    cameras = None if args.cameras is None else tuple(args.cameras)
+    options = ImportOptions(keys=parse_keys(args.keys), cameras=cameras, **chosen)
     console = Console(stderr=True)
     summaries = import_dataset(args.source, args.out, format=args.format, options=options, console=console)
     if args.json:

@@ -1,10 +1,12 @@
 """Checks of an episode before it is stored: features, shapes, types, finite values and action bounds."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from pac.data.spec import ACTION, GOALS, REWARD, TERMINATED, TRUNCATED, DatasetSpec, Feature
+from pac.data.array_checks import dimension
+from pac.data.spec import ACTION, GOALS, REWARD, STATE, TERMINATED, TRUNCATED, DatasetSpec, Feature
 from pac.files import problem
 from pac.types import Episode
 
@@ -34,7 +36,8 @@ def episode_rows(episode: Episode, spec: DatasetSpec, where: str) -> dict[str, n
     steps = {}
     for name, (dtype, shape) in spec.step_features.items():
         is_observation = name.startswith("observation.")
-        _check_array(given[name], dtype, (rows if is_observation else length, *shape), f"{where}, key {name!r}")
+        names = {STATE: spec.state_names, ACTION: spec.action_names}.get(name, ())
+        _check_array(given[name], dtype, (rows if is_observation else length, *shape), f"{where}, key {name!r}", names)
         values = given[name].astype(dtype, copy=False)
         if len(values) == length:  # the last row repeats the observation, and holds zeros otherwise
             values = np.concatenate([values, values[-1:] if is_observation else np.zeros_like(values[-1:])])
@@ -48,7 +51,9 @@ def num_observations(episode: Episode) -> int:
     return max((len(array) for array in episode.observation.values()), default=0)
 
 
-def _check_array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
+def _check_array(
+    array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, names: Sequence[str] = ()
+) -> None:
     """Raise unless the array has this kind of values, this shape, and only finite numbers."""
     kinds = "fiu" if dtype.kind == "f" else dtype.kind
     if array.dtype.kind not in kinds or (dtype.kind == "u" and array.dtype != dtype):
@@ -57,7 +62,7 @@ def _check_array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]
         raise problem(where, expected=f"shape {shape}", found=array.shape, fix="Check the episode's arrays.")
     if dtype.kind == "f" and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        where += f", step {place[0]}" + (f", dimension {place[1]}" if len(place) > 1 else "")
+        where += f", step {place[0]}" + (f", {dimension(place[1], names)}" if len(place) > 1 else "")
         fix = "Remove or repair the episode at its source."
         raise problem(where, expected="a finite number", found=array[place], fix=fix)
 
@@ -77,8 +82,8 @@ def _check_bounds(action: np.ndarray, spec: DatasetSpec, where: str) -> None:
     slack = BOUND_SLACK * np.maximum(high - low, 1e-3)
     outside = (action < low - slack) | (action > high + slack)
     if outside.any():
-        step, dimension = np.argwhere(outside)[0]
-        where = f"{where}, key 'action', step {step}, dimension {dimension}"
-        expected = f"a value in [{low[dimension]:g}, {high[dimension]:g}], the bounds of the dataset"
+        step, place = (int(i) for i in np.argwhere(outside)[0])
+        where = f"{where}, key 'action', step {step}, {dimension(place, spec.action_names)}"
+        expected = f"a value in [{low[place]:g}, {high[place]:g}], the bounds of the dataset"
         fix = "Correct the bounds, or pass none to have them measured."
-        raise problem(where, expected=expected, found=f"{action[step, dimension]:g}", fix=fix)
+        raise problem(where, expected=expected, found=f"{action[step, place]:g}", fix=fix)

@@ -21,7 +21,7 @@ class ConcatDataset(Dataset):
         self.parts = [open_part(path) for path in paths]
         first = self.parts[0]
         for part in self.parts:
-            if part.spec != first.spec:
+            if part.spec.differences(first.spec):
                 expected = f"data of the same kind as {first.path}: sizes, cameras, rewards and bounds"
                 found, fix = f"{part.spec}, not {first.spec}", "Give it an entry of its own in the mixture."
                 raise problem(part.path, expected=expected, found=found, fix=fix)

@@ -89,8 +89,10 @@ class DatasetSpec:
         return {GOALS + name: (np.dtype("u1"), (*size, 3)) for name, size in self.goal_cameras.items()}
 
     def differences(self, other: "DatasetSpec") -> list[str]:
-        """Return the names of the fields that differ."""
-        return [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != getattr(other, f.name)]
+        """Return the names of the fields that differ. Names of dimensions fit a spec that has none."""
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
+        named = ("state_names", "action_names")
+        return [name for name, (a, b) in pairs.items() if a != b and (name not in named or (a and b))]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and a table of features for readers without this code."""

@@ -1,5 +1,6 @@
 """The base class of environments: names of observations, checks of actions, time limit, images and seeded resets."""
 
+import dataclasses
 import importlib
 from typing import Any, NamedTuple
 
@@ -69,7 +70,8 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._image_size = image_size
         self._steps: int | None = None  # None: no episode has started
         self._succeeded = False
-        self.task, self.state_names = self._build(task, cameras, max_steps)
+        spec, self.state_names = self._build(task, cameras, max_steps)
+        self.task = dataclasses.replace(spec, state_names=self.state_names)
         if cameras or render_mode:
             self._open_cameras(with_frames=render_mode is not None)
         self._low = np.array(self.task.action_low, np.float32)

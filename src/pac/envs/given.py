@@ -28,9 +28,10 @@ def task_of(given: str | EnvLike) -> str:
         return task
     if id(given) in _known:
         return _known[id(given)][1]
-    if not callable(given) and not isinstance(given, gymnasium.Env):
+    wrong: Any = given
+    if not callable(wrong) and not isinstance(wrong, gymnasium.Env):
         expected = "a task, a Gymnasium id, an environment, or a function that returns one"
-        raise problem("Task", expected=expected, found=type(given).__name__, fix="`pac tasks` lists the tasks.")
+        raise problem("Task", expected=expected, found=type(wrong).__name__, fix="`pac tasks` lists the tasks.")
     creator = _Shared(given) if isinstance(given, gymnasium.Env) else _Made(given)
     example: Any = given if isinstance(given, gymnasium.Env) else given()
     if not isinstance(example, gymnasium.Env):

@@ -11,7 +11,8 @@ from types import ModuleType
 
 from pac.config import suggest
 from pac.data.relabel import RULES, label_episode
-from pac.formats import d4rl, lerobot, minari, ogbench, rlds, robomimic, tdmpc2
+from pac.files import ProblemError
+from pac.formats import arrays, d4rl, lerobot, minari, ogbench, rlds, robomimic, tdmpc2
 from pac.formats.checks import CHECK_PATH, check, reading
 from pac.formats.common import NO_REWARDS, ForeignDataset
 from pac.formats.options import ImportOptions
@@ -23,6 +24,7 @@ FORMATS: dict[str, ModuleType] = {
     "robomimic": robomimic,
     "d4rl": d4rl,
     "ogbench": ogbench,
+    "arrays": arrays,
     "rlds": rlds,
     "tdmpc2": tdmpc2,
 }
@@ -33,8 +35,23 @@ def detect_format(path: Path) -> str:
     with reading(path):
         found = [name for name, module in FORMATS.items() if module.detect(path)]
     expected, fix = f"data in one of the formats {', '.join(FORMATS)}", "Or name the format with --format."
-    check(len(found) == 1, path, expected, " and ".join(found) or "none of them", f"{CHECK_PATH} {fix}")
+    check(found, path, expected, "none of them", f"{CHECK_PATH} {fix}")
+    if len(found) > 1:
+        fix = f"Choose {' or '.join(f'--format {name}' for name in found)}. `pac import --formats` describes them."
+        expected, readings = "one format", "; ".join(_reading(path, name) for name in found)
+        check(False, path, expected, f"a file that fits {len(found)}: {readings}", fix)
     return found[0]
+
+
+def _reading(path: Path, name: str) -> str:
+    """Return what a format makes of a source, in one line."""
+    try:
+        with reading(path, name):
+            source: ForeignDataset = FORMATS[name].read_dataset(path, ImportOptions())
+    except ProblemError as error:
+        return f"{name} would refuse it ({str(error).removeprefix(str(path)).lstrip(':, ').rstrip('.')})"
+    counts = {"episodes": source.num_episodes, "steps": source.num_steps}
+    return f"{name} would read " + " with ".join(f"{n:,} {what}" for what, n in counts.items() if n is not None)
 
 
 def open_source(path: str | Path, format: str = "auto", options: ImportOptions | None = None) -> ForeignDataset:

@@ -1,21 +1,23 @@
 """From foreign arrays to an `Episode`, for all formats. Arrays are checked for length, dtype and finite values."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pac.data.array_checks import dimension, is_image, to_rgb
+from pac.data.array_table import NO_REWARDS
 from pac.data.spec import STATE
 from pac.files import problem
 from pac.formats.checks import CHOOSE_KEYS, DAMAGED, check, check_length, need, require
-from pac.formats.options import is_image
 from pac.types import Episode
 
+__all__ = ["NO_REWARDS"]
+
 MAX_PIXELS = 4096 * 4096  # of one image: a damaged header must not ask for gigabytes
-NO_REWARDS = "No rewards: they are 0. For demonstrations: --reward sparse-success or --reward time-to-go."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class ForeignDataset:
     keys: Mapping[str, tuple[str, ...]]  # PAC feature -> the keys it is made of
     episodes: Iterator[Episode]
     num_episodes: int | None = None  # None: unknown until the last one is read
+    num_steps: int | None = None
     fps: float | None = None
     action_low: np.ndarray | None = None  # None: the source has no bounds
     action_high: np.ndarray | None = None
@@ -49,12 +52,15 @@ def build_episode(
     extra_rewards: Mapping[str, Any] | None = None,
     source: str = "",
     seed: int | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
 ) -> Episode:
     """Check a source's arrays and build an episode. `raw` holds T + 1 (or T) rows per key in `keys`.
 
-    Rewards are 0 where the source has none. An end that is not a termination is a time limit.
+    Rewards are 0 where the source has none. An end that is not a termination is a time limit. `names` holds names of
+    dimensions by key, for errors.
     """
-    actions = as_numbers(action, f"{where}, key 'action'")
+    names = names or {}
+    actions = as_numbers(action, f"{where}, key 'action'", names.get("action", ()))
     num_steps = len(actions)
     check(actions.size, where, "at least one step and one action", actions.shape, "Remove the episode.")
     rewards = as_vector(np.zeros(num_steps) if reward is None else reward, f"{where}, key 'reward'")
@@ -64,10 +70,10 @@ def build_episode(
     observation = {}
     allowed: tuple[int, ...] = (num_steps, num_steps + 1)
     for feature, parts in keys.items():
-        convert = as_numbers if feature == STATE else as_images
         arrays = []
         for key in parts:
-            array = convert(require(raw, key, where), f"{where}, key {key!r}")
+            values, place = require(raw, key, where), f"{where}, key {key!r}"
+            array = as_numbers(values, place, names.get(key, ())) if feature == STATE else as_images(values, place)
             check_length(len(array), allowed, f"{where}, key {key!r}")
             allowed = (len(array),)
             arrays.append(array)
@@ -96,7 +102,7 @@ def split_ends(flags: np.ndarray, notes: list[str]) -> np.ndarray:
     return ends
 
 
-def as_numbers(values: Any, where: object) -> np.ndarray:
+def as_numbers(values: Any, where: object, names: Sequence[str] = ()) -> np.ndarray:
     """Convert to float32 (steps, dimensions). Raise unless all values are finite numbers."""
     array = np.asarray(values)
     check(array.dtype.kind in "fiub", where, "numbers", f"dtype {array.dtype}", CHOOSE_KEYS)
@@ -105,11 +111,11 @@ def as_numbers(values: Any, where: object) -> np.ndarray:
         array = array.reshape(len(array), -1 if array.size else int(np.prod(array.shape[1:]))).astype(np.float32)
     finite = np.isfinite(array)
     if not finite.all():
-        step, dimension = np.argwhere(~finite)[0]
+        step, place = (int(i) for i in np.argwhere(~finite)[0])
         raise problem(
-            f"{where}, step {step}, dimension {dimension}",
+            f"{where}, step {step}, {dimension(place, names)}",
             expected="a finite number",
-            found=array[step, dimension],
+            found=array[step, place],
             fix="Remove or repair the episode in the source, or leave the key out with --keys.",
         )
     return array
@@ -135,11 +141,7 @@ def as_images(values: Any, where: object) -> np.ndarray:
     good = array.ndim == 4 and is_image(array.shape[1:], array.dtype)
     expected = "uint8 images (steps, height, width, 1, 3 or 4)"
     check(good, where, expected, f"{array.dtype} {array.shape}", CHOOSE_KEYS)
-    if array.shape[-1] not in (1, 3, 4):
-        array = np.moveaxis(array, 1, -1)  # channels first
-    if array.shape[-1] == 1:
-        array = np.repeat(array, 3, axis=-1)
-    return np.ascontiguousarray(array[..., :3])
+    return to_rgb(array)
 
 
 def decode_image(content: Any, where: object) -> np.ndarray:

@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.array_checks import dimension_names
+from pac.data.array_table import width
+from pac.data.spec import STATE
 from pac.files import problem
 from pac.formats.checks import check, check_length
 from pac.formats.common import ForeignDataset, build_episode, split_ends
@@ -50,10 +53,16 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     terminal = _flags(file, "terminals", num_rows, path)
     timeout = _timeouts(file, columns, terminal, options, path, notes)
     ends = split_ends(terminal | timeout, notes)
+    starts = np.append(0, ends[:-1])
+    read = {"terminals", "timeouts", action_key, reward_key, *used_keys(keys), *["next_observations"] * has_next}
+    if others := sorted(set(map(str, file)) - read):
+        notes.append(f"Not read: {', '.join(others)}. --keys reads them.")
+    chosen = options.ranges.choose(range(len(ends)), path, notes)
 
     def episodes() -> Iterator[Episode]:
         with file:
-            for index, (start, stop) in enumerate(zip(np.append(0, ends[:-1]), ends, strict=True)):
+            for index in chosen:
+                start, stop = int(starts[index]), int(ends[index])
                 raw = {name: data[start:stop] for name, data in columns.items()}
                 if has_next:
                     raw["observations"] = np.concatenate([raw["observations"], raw["next"][-1:]])
@@ -67,7 +76,14 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                     truncated=bool(timeout[stop - 1]),
                 )
 
-    return ForeignDataset(keys=keys, episodes=episodes(), num_episodes=len(ends), notes=notes)
+    return ForeignDataset(
+        keys=keys,
+        episodes=episodes(),
+        num_episodes=len(chosen),
+        num_steps=int((ends - starts)[chosen].sum()),
+        state_names=dimension_names({key: width(columns[key]) for key in keys.get(STATE, ())}),
+        notes=notes,
+    )
 
 
 def _flags(file: Any, key: str, num_rows: int, path: Path) -> np.ndarray:

@@ -11,9 +11,7 @@ Images stand in the parquet files (dtype "image") or in videos (dtype "video", r
 It holds the bounds of the action and the exact control rate, for which LeRobot has no place.
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -21,26 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from pac.data.spec import STATE
+from pac.data.spec import IMAGES, STATE
 from pac.files import problem
-from pac.formats.checks import check, check_length, load_json, need, read_parquet, reading, require
+from pac.formats.checks import check, check_length, load_json, need, reading, require
 from pac.formats.common import NO_REWARDS, ForeignDataset, as_vector, build_episode
+from pac.formats.lerobot_files import Layout, episode_rows, read_tasks, without_missing
 from pac.formats.options import ImportOptions, choose_keys, key_of, used_keys
 from pac.types import Episode
 
 NUMBERS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 FLAGS = ("next.done", "next.terminated", "next.truncated", "next.success")
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Facts of meta/ that reading an episode needs."""
-
-    path: Path
-    is_v2: bool
-    features: Mapping[str, Any]
-    fps: float  # 0: unknown
-    chunk_size: int
 
 
 def detect(path: Path) -> bool:
@@ -57,7 +45,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     ours = load_json(path / "meta" / "pac.json") if (path / "meta" / "pac.json").is_file() else {}
     features = require(info, "features", info_path)
     fps = float(options.fps or ours.get("control_rate") or info.get("fps") or 0)
-    layout = _Layout(path, version.startswith("v2."), features, fps, int(info.get("chunks_size", 1000)))
+    layout = Layout(path, version.startswith("v2."), features, fps, int(info.get("chunks_size", 1000)))
 
     observed = [name for name in features if name.startswith("observation")]
     observed.sort(key=lambda name: name != STATE)  # the state first, then the others in the file's order
@@ -68,17 +56,27 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     require(features, action, f"{info_path}, features")
     extras = [name for name in features if name.startswith(f"{reward}.")]
     flags = [name for name in FLAGS if name in features]
-    videos = [key for key in used_keys(keys) if features[key].get("dtype") == "video"]
+    notes = _notes(features, reward)
+    rows = episode_rows(layout, options, info)
+    rows = {index: rows[index] for index in options.ranges.choose(rows, path, notes)}
+    names = {parts[0]: feature.removeprefix(IMAGES) for feature, parts in keys.items() if feature != STATE}
+    cameras = {key: name for key, name in names.items() if features[key].get("dtype") == "video"}
+    rows, left_out = without_missing(layout, rows, cameras, options, notes)
+    keys = {feature: parts for feature, parts in keys.items() if not left_out & set(parts)}
+    fix = "Download a camera, or choose other --keys."
+    check(keys, path, "an observation besides the cameras that are left out", "none", fix)
+    videos = [key for key in used_keys(keys) if key in cameras]
     columns = [key for key in used_keys(keys) if key not in videos] + [action, *flags, *extras]
     columns += ["episode_index", "task_index"] + [reward] * (reward in features)
-    rows = _episode_rows(layout, options, info)
-    tasks = _tasks(layout)
+    tasks = read_tasks(layout)
+    state_names = {key: _dimension_names([features[key]]) for key in keys.get(STATE, ())}
+    error_names = state_names | {"action": _dimension_names([features[action]])}
 
     def episodes() -> Iterator[Episode]:
         missing = set(rows)
-        for file, index, table in _tables(path, columns):
+        for file, index, table in _tables(layout, rows, columns):
             if index not in rows:
-                continue  # of another split
+                continue  # not chosen
             where, length = f"{file}, episode {index}", table.num_rows
             check(index in missing, where, "each episode once", "it twice", "Remove the copy.")
             missing.remove(index)
@@ -97,6 +95,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                 instruction=tasks.get(int(np.asarray(raw["task_index"]).flat[0]), ""),
                 success=bool(np.any(raw["next.success"])) if "next.success" in raw else None,
                 extra_rewards={name.removeprefix(f"{reward}."): raw[name] for name in extras},
+                names=error_names,
             )
         expected, found = f"frames of all {len(rows)} episodes", f"none of episodes {sorted(missing)[:5]}"
         fix = "A parquet file is missing or damaged: download it again."
@@ -111,7 +110,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
         action_high=np.asarray(ours["action_high"], np.float32) if "action_high" in ours else None,
         state_names=_dimension_names([features[key] for key in keys.get(STATE, ())]),
         action_names=_dimension_names([features[action]]),
-        notes=_notes(features, reward),
+        notes=notes,
     )
 
 
@@ -146,65 +145,25 @@ def _dimension_names(features: list[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _episode_rows(layout: _Layout, options: ImportOptions, info: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the metadata of each episode of the split: its length and the places of its videos."""
-    meta = layout.path / "meta"
-    rows = {}
-    for row in _meta_rows(layout, "episodes"):
-        index, length = require(row, "episode_index", meta), require(row, "length", meta)
-        good = type(index) is int and type(length) is int and length >= 1
-        check(good, f"{meta}, episode {index}", "a length of at least 1", length)
-        rows[index] = row
-    if options.split is not None:
-        span = str(require(info.get("splits", {}), options.split, f"{meta / 'info.json'}, splits"))
-        start, _, stop = span.partition(":")
-        rows = {index: row for index, row in rows.items() if int(start or 0) <= index < int(stop or 2**62)}
-    check(rows, meta, "at least one episode", "none", "Check the download.")
-    return rows
-
-
-def _tasks(layout: _Layout) -> dict[int, str]:
-    """Return the instructions by their index."""
-    where, tasks = layout.path / "meta" / "tasks", {}
-    for row in _meta_rows(layout, "tasks"):
-        text = "__index_level_0__" if "__index_level_0__" in row else "task"
-        tasks[int(require(row, "task_index", where))] = str(require(row, text, where))
-    return tasks
-
-
-def _meta_rows(layout: _Layout, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table in meta/, kept as JSON lines (v2) or in Parquet files (v3)."""
-    meta = layout.path / "meta"
-    if layout.is_v2:
-        path = meta / f"{name}.jsonl"
-        with reading(path, "JSON lines"):
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return rows
-    rows = []
-    for file in sorted((meta / name).glob("*/*.parquet")) or [meta / f"{name}.parquet"]:
-        table = read_parquet(file)
-        with reading(file, "parquet"):
-            names = [name for name in table.column_names if not name.startswith("stats/")]
-            rows += table.select(names).to_pylist()
-    return rows
-
-
-def _tables(path: Path, columns: list[str]) -> Iterator[tuple[Path, int, Any]]:
+def _tables(
+    layout: Layout, rows: Mapping[int, Mapping[str, Any]], columns: list[str]
+) -> Iterator[tuple[Path, int, Any]]:
     """Yield (file, episode index, table of frames) in the order of the files. One episode is in memory at a time."""
     arrow = need("pyarrow", "formats")
-    for index, pieces in groupby(_pieces(path, columns), key=itemgetter(1)):
-        files, _, batches = zip(*pieces, strict=True)
-        with reading(files[0], "parquet"):
+    named = {layout.data_file(index, row) for index, row in rows.items()}
+    files = sorted(file for file in (layout.path / "data").glob("*/*.parquet") if None in named or file in named)
+    check(files, layout.path / "data", "*/*.parquet", "none", "Download the data folder again.")
+    for index, pieces in groupby(_pieces(files, columns), key=itemgetter(1)):
+        places, _, batches = zip(*pieces, strict=True)
+        with reading(places[0], "parquet"):
             table = arrow.Table.from_batches(batches).combine_chunks()
             table.validate(full=True)
-        yield files[0], index, table
+        yield places[0], index, table
 
 
-def _pieces(path: Path, columns: list[str]) -> Iterator[tuple[Path, int, Any]]:
+def _pieces(files: Sequence[Path], columns: list[str]) -> Iterator[tuple[Path, int, Any]]:
     """Yield (file, episode index, record batch) in the order of the files. A batch holds frames of one episode."""
     parquet = need("pyarrow.parquet", "formats")
-    files = sorted((path / "data").glob("*/*.parquet"))
-    check(files, path / "data", "*/*.parquet", "none", "Download the data folder again.")
     for file in files:
         with reading(file, "parquet"), parquet.ParquetFile(file) as reader:
             known = dict.fromkeys(reader.schema_arrow.names)
@@ -239,18 +198,12 @@ def _values(column: Any, feature: Mapping[str, Any], where: str) -> Any:
     return values.reshape(rows, -1)
 
 
-def _video_frames(layout: _Layout, key: str, index: int, row: Mapping[str, Any], num_frames: int) -> np.ndarray:
+def _video_frames(layout: Layout, key: str, index: int, row: Mapping[str, Any], num_frames: int) -> np.ndarray:
     """Decode the frames of one episode from a video: uint8 (frames, height, width, 3).
 
     Frame k is the one whose time is nearest to k / fps. Clocks may be off by up to half a frame.
     """
-    folder, start = layout.path / "videos", 0.0
-    if layout.is_v2:
-        file = folder / f"chunk-{index // layout.chunk_size:03d}" / key / f"episode_{index:06d}.mp4"
-    else:
-        names = ("chunk_index", "file_index", "from_timestamp")
-        chunk, number, start = (require(row, f"videos/{key}/{name}", layout.path / "meta/episodes") for name in names)
-        file = folder / key / f"chunk-{chunk:03d}" / f"file-{number:03d}.mp4"
+    file, start = layout.video(key, index, row)
     av = need("av", "video")
     where = f"{file}, episode {index}"
     check(file.is_file(), where, "a video", "no such file", "Download it, or leave the camera out.")

@@ -7,7 +7,7 @@ Ends: `terminations` and `truncations` are both kept, and both may be set. Episo
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.array_checks import dimension_names, is_image
+from pac.data.spec import STATE
 from pac.formats import hdf5
 from pac.formats.checks import check, load_json, need, reading, require
+from pac.formats.choice import leave_out_missing
 from pac.formats.common import ForeignDataset, as_numbers, as_vector, build_episode
-from pac.formats.options import ImportOptions, choose_keys, is_image, used_keys
+from pac.formats.options import ImportOptions, choose_keys, used_keys
 from pac.types import Episode
 
 BARE = "observations"  # the key of an observation that is not a dictionary
@@ -60,13 +63,19 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     keys = choose_keys(sorted(numbers), sorted(images), options, f"{file}, observation_space")
     text_keys = options.keys.get("instruction", ())
     spaces = {key: require(spaces, key, file) for key in (*used_keys(keys), *text_keys)}
+    widths = {key: int(np.prod(spaces[key].get("shape") or [1])) for key in keys.get(STATE, ())}
     notes: list[str] = []
     if any(leaf["jpeg"] for leaf in spaces.values()):
         notes.append("Minari stored the images as JPEG: they are close to what the camera saw, not equal to it.")
 
+    indices = options.ranges.choose(range(count), path, notes)
+    if data_format != "hdf5":
+        absent = {i: folder / str(i) / f"part-0.{data_format}" for i in indices if not _parts(folder, i, data_format)}
+        indices, _ = leave_out_missing(path, indices, {"arrays": absent}, {}, options.missing, notes)
+
     def episodes() -> Iterator[Episode]:
         num_open = 0
-        for stored in _in_hdf5(folder, count) if data_format == "hdf5" else _in_arrow(folder, count, data_format):
+        for stored in _in_hdf5(folder, indices) if data_format == "hdf5" else _in_arrow(folder, indices, data_format):
             raw = {key: stored.values(_place("observations", key), leaf) for key, leaf in spaces.items()}
             actions = [stored.values(_place("actions", key), leaf) for key, leaf in action_spaces.items()]
             infos = {name: stored.values(f"infos/{name}", {}) for name in stored.info_names}
@@ -100,10 +109,12 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     return ForeignDataset(
         keys=keys,
         episodes=episodes(),
-        num_episodes=count,
+        num_episodes=len(indices),
         fps=float(rate) if rate else None,
         action_low=low,
         action_high=high,
+        state_names=_names(metadata, "state_names") or dimension_names(widths),
+        action_names=_names(metadata, "action_names"),
         notes=notes,
     )
 
@@ -178,10 +189,16 @@ def _is_read(info: str) -> bool:
     return info in ("success", "is_success") or info.startswith("reward.")
 
 
-def _in_hdf5(folder: Path, count: int) -> Iterator[_StoredEpisode]:
+def _names(metadata: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return names of dimensions, which our own export adds to Minari's metadata."""
+    found = metadata.get(key)
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def _in_hdf5(folder: Path, indices: Sequence[int]) -> Iterator[_StoredEpisode]:
     path = folder / "main_data.hdf5"
     with hdf5.open_hdf5(path) as file:
-        for index in range(count):
+        for index in indices:
             group = hdf5.member(file, f"episode_{index}", path)
             infos = filter(_is_read, hdf5.member(group, "infos", path) if "infos" in group else [])
             attributes = {str(key).removeprefix("options/"): value for key, value in group.attrs.items()}
@@ -198,12 +215,14 @@ def _hdf5_values(group: Any, path: Path, name: str, leaf: Leaf) -> Any:
     return values
 
 
-def _in_arrow(folder: Path, count: int, data_format: str) -> Iterator[_StoredEpisode]:
+def _parts(folder: Path, index: int, data_format: str) -> list[Path]:
+    return sorted((folder / str(index)).glob(f"part-*.{data_format}"))
+
+
+def _in_arrow(folder: Path, indices: Sequence[int], data_format: str) -> Iterator[_StoredEpisode]:
     arrow_dataset = need("pyarrow.dataset", "formats")
-    for index in range(count):
-        place = folder / str(index)
-        files = sorted(place.glob(f"part-*.{data_format}"))
-        check(files, place, f"part-0.{data_format}", "no such file", "Restore the folder.")
+    for index in indices:
+        place, files = folder / str(index), _parts(folder, index, data_format)
         with reading(files[0], data_format):
             whole = arrow_dataset.dataset(list(map(str, files)), format=data_format).to_table().combine_chunks()
             whole.validate(full=True)

@@ -41,6 +41,8 @@ def write_dataset(folder: Path, data: Dataset, episodes: Iterable[Episode], fps:
         "minari_version": VERSION,
         "dataset_size": round(arrays.stat().st_size / 1e6, 1),
     } | ({} if fps is None else {"fps": fps})
+    names = {"state_names": data.spec.state_names, "action_names": data.spec.action_names}
+    metadata |= {key: list(value) for key, value in names.items() if value}  # ours: Minari has no place for them
     (folder / "data" / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
     unknown = int((~data.index["last_known"]).sum())
     note = f"{unknown} episodes do not hold the observation after their last action: the one before is repeated there."

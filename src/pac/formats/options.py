@@ -1,15 +1,14 @@
 """Options of an import, and the choice of the source's keys that make each feature."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from pac.config import suggest
+from pac.data.array_checks import camera_name, is_image
 from pac.data.spec import IMAGES, STATE
 from pac.formats.checks import check
+from pac.formats.choice import EpisodeRanges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +23,15 @@ class ImportOptions:
     max_episode_steps: int | None = None  # D4RL files without timeouts
     reward: str | None = None  # a rule of `pac.data.relabel`, or a further reward of the source, as its reward
     last_step: Literal["auto", "observation", "transition"] = "auto"  # RLDS: meaning of the last step of an episode
+
+    cameras: tuple[str, ...] | None = None  # cameras to keep, by name; empty: none; None: all
+    episodes: str | None = None  # indices in the source, such as "0:80,100:120"; None: all
+    missing: Literal["refuse", "skip-episodes", "skip-features"] = "refuse"  # parts of the source that are not there
+
+    @property
+    def ranges(self) -> EpisodeRanges:
+        """The chosen episodes, as a container of indices."""
+        return EpisodeRanges(self.episodes)
 
     @property
     def named_keys(self) -> set[str]:
@@ -65,10 +73,26 @@ def choose_keys(
             fix = "Give each camera its own --keys."
             check(len(keys) == 1, f"--keys {feature}", "one key for a camera", keys, fix)
             cameras[feature] = keys
-    chosen |= cameras or {IMAGES + camera_name(key): (key,) for key in images}
+    cameras = cameras or {IMAGES + camera_name(key): (key,) for key in images}
+    chosen |= _named_cameras(cameras, options, where)
     chosen = {name: keys for name, keys in chosen.items() if keys}
     check(chosen, where, "at least one observation", "none", f"Name its keys with --keys {STATE}=KEY.")
     return chosen
+
+
+def _named_cameras(
+    cameras: Mapping[str, tuple[str, ...]], options: ImportOptions, where: object
+) -> dict[str, tuple[str, ...]]:
+    """Return the cameras of --cameras, in its order. Without the option return all."""
+    if options.cameras is None:
+        return dict(cameras)
+    names = [feature.removeprefix(IMAGES) for feature in cameras]
+    wanted = [name.removeprefix(IMAGES) for name in options.cameras]
+    for name in wanted:
+        found, fix = f"cameras {', '.join(names) or 'none'}", "Correct --cameras."
+        near = suggest(name, names) if names else ""
+        check(name in names, where, f"camera {name!r} (from --cameras)", found, fix + near)
+    return {IMAGES + name: cameras[IMAGES + name] for name in wanted}
 
 
 def choose_array_keys(arrays: Mapping[str, Any], options: ImportOptions, where: object) -> dict[str, tuple[str, ...]]:
@@ -80,13 +104,3 @@ def choose_array_keys(arrays: Mapping[str, Any], options: ImportOptions, where: 
 def used_keys(keys: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Return each key of the source that a feature uses, once."""
     return list(dict.fromkeys(key for parts in keys.values() for key in parts))
-
-
-def camera_name(key: str) -> str:
-    """Return the last part of a key: "observation.images.wrist" and "obs/wrist" are both the camera "wrist"."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", key.rsplit("/", 1)[-1].removeprefix(IMAGES))
-
-
-def is_image(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
-    """Return whether one step of this shape is an image: bytes with 1, 3 or 4 channels, last or first."""
-    return dtype == np.uint8 and len(shape) == 3 and (shape[-1] in (1, 3, 4) or shape[0] in (1, 3)) and min(shape) > 0

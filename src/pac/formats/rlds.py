@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.array_checks import dimension_names
 from pac.data.spec import STATE
 from pac.files import problem
 from pac.formats.checks import CHOOSE_KEYS, check, require
@@ -41,12 +42,13 @@ def detect(path: Path) -> bool:
 
 
 def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
-    examples = chain.from_iterable(map(_examples, _shards(path, options)))
+    notes: list[str] = []
+    examples = _chosen(chain.from_iterable(map(_examples, _shards(path, options, notes))), path, options)
     first = next(examples, None)
     if first is None:
         raise problem(path, expected="at least one episode", found="none", fix="Check the download.")
     layout = _Layout(*first, options)
-    notes = [] if layout.reward in first[1] else [NO_REWARDS]
+    notes += [] if layout.reward in first[1] else [NO_REWARDS]
     if "steps/is_terminal" not in first[1] and "steps/discount" not in first[1]:
         notes.append("Neither is_terminal nor discount: every end counts as a time limit.")
     last_is_observation = options.last_step == "observation"
@@ -75,7 +77,20 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
                 instruction=layout.text(example),
             )
 
-    return ForeignDataset(keys=layout.keys, episodes=episodes(), notes=notes)
+    return ForeignDataset(keys=layout.keys, episodes=episodes(), state_names=layout.state_names(first[1]), notes=notes)
+
+
+def _chosen(
+    examples: Iterator[tuple[str, dict[str, Values]]], path: Path, options: ImportOptions
+) -> Iterator[tuple[str, dict[str, Values]]]:
+    """Yield the examples of --episodes, counted over the shards. Stop reading after the last one."""
+    ranges, index = options.ranges, -1
+    for index, example in enumerate(examples):
+        if ranges.stop is not None and index >= ranges.stop:
+            return
+        if index in ranges:
+            yield example
+    ranges.check_within(index + 1, path)
 
 
 def _examples(file: Path) -> Iterator[tuple[str, dict[str, Values]]]:
@@ -120,6 +135,11 @@ class _Layout:
         reward = rows(self.reward) if self.reward in example else np.zeros((num_steps, 1), np.float32)
         return raw, action, reward
 
+    def state_names(self, example: Mapping[str, Values]) -> tuple[str, ...]:
+        """Return names of the state's dimensions, if it is made of several keys."""
+        num_steps = len(_step_flags(example, "the first episode"))
+        return dimension_names({key: len(example[OBSERVATION + key]) // num_steps for key in self.keys.get(STATE, ())})
+
     def text(self, example: Mapping[str, Values]) -> str:
         """Return the instruction of an episode."""
         for name in self.texts:
@@ -146,8 +166,8 @@ def _folder(path: Path) -> Path | None:
     return None
 
 
-def _shards(path: Path, options: ImportOptions) -> list[Path]:
-    """Return all files of one split."""
+def _shards(path: Path, options: ImportOptions, notes: list[str]) -> list[Path]:
+    """Return all files of one split. Some may be missing with --missing skip-episodes."""
     if path.is_file():
         return [path]
     folder = _folder(path)
@@ -160,7 +180,12 @@ def _shards(path: Path, options: ImportOptions) -> list[Path]:
     chosen: list[Path] = require(splits, split, f"{folder}, splits")
     counts = {int(match[1]) for file in chosen if (match := re.search(r"-of-(\d+)$", file.name))}
     where, expected = f"{folder}, split {split!r}", f"{max(counts, default=0)} shards, as the file names say"
-    check(not counts or counts == {len(chosen)}, where, expected, len(chosen), "Download the missing ones.")
+    complete = not counts or counts == {len(chosen)}
+    fix = f"Download the missing ones, or read only these {len(chosen)} with --missing skip-episodes."
+    check(complete or options.missing == "skip-episodes", where, expected, len(chosen), fix)
+    if not complete:
+        absent = max(counts) - len(chosen)
+        notes.append(f"{absent} of {max(counts)} shards are missing: their episodes are left out.")
     return chosen
 
 

@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.array_checks import dimension_names
+from pac.data.array_table import width
+from pac.data.spec import STATE
 from pac.formats.checks import check, require
 from pac.formats.common import ForeignDataset, as_vector, build_episode
 from pac.formats.hdf5 import array, dataset, is_hdf5, member, open_hdf5
@@ -35,6 +38,10 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     file = open_hdf5(path)
     data = member(file, "data", path)
     demos = _demos(file, data, options, path)
+    notes = ["robomimic's dones do not tell success from a time limit: only an end with reward 1 is terminal."]
+    numbered = {_numbers(demo)[-1]: demo for demo in demos}  # 7 of "demo_7"
+    check(len(numbered) == len(demos), path, "demonstrations with different numbers", demos[:5], "Rename them.")
+    demos = [numbered[index] for index in options.ranges.choose(numbered, path, notes)]
     first = f"{demos[0]}/obs"
     observations = {key: dataset(data, f"{first}/{key}", path) for key in member(data, first, path)}
     keys = choose_array_keys(observations, options, f"{path}, {first}")
@@ -73,7 +80,8 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
         fps=float(rate) if rate else None,
         action_low=None if bound is None else -bound,
         action_high=bound,
-        notes=["robomimic's dones do not tell success from a time limit: only an end with reward 1 is terminal."],
+        state_names=dimension_names({key: width(observations[key]) for key in keys.get(STATE, ())}),
+        notes=notes,
     )
 
 
@@ -93,7 +101,12 @@ def _demos(file: Any, data: Any, options: ImportOptions, path: Path) -> list[str
         for name in names:
             require(data, name, f"{path}, mask/{options.split}")
     check(names, f"{path}, data", "groups demo_0, demo_1, ...", "none", "Check the file.")
-    return sorted(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+    return sorted(names, key=_numbers)
+
+
+def _numbers(name: str) -> list[int]:
+    """Return the numbers in the name of a demonstration, [0] if there is none."""
+    return [int(part) for part in re.findall(r"\d+", name)] or [0]
 
 
 def _attribute(data: Any, name: str, path: Path) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     check(any(map(len, rows)), path, f"episodes of task {task!r}", "none", "Read another chunk.")
     keys = choose_keys(["obs"], [], options, path)
     notes = ["TD-MPC2's format has no terminals: every end counts as a time limit."]
+    total = sum(map(len, rows))
+    wanted = set(options.ranges.choose(range(total), path, notes))
     if task is None:
         width = {name: max(chunk[name].shape[2] for chunk in chunks) for name in ("obs", "action")}
         notes.append("Observations and actions keep their zero padding; --task imports one task and cuts it.")
@@ -63,8 +65,12 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
         width = {name: _used_width(chunks, rows, name) for name in ("obs", "action")}
 
     def episodes() -> Iterator[Episode]:
+        position = -1
         for file, chunk, chosen in zip(files, chunks, rows, strict=True):
             for index in chosen.tolist():
+                position += 1
+                if position not in wanted:
+                    continue
                 number = int(chunk["task"][index].flat[0])
                 yield build_episode(
                     f"{file}, episode {index}",
@@ -80,7 +86,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     return ForeignDataset(
         keys=keys,
         episodes=episodes(),
-        num_episodes=sum(map(len, rows)),
+        num_episodes=len(wanted),
         action_low=-np.ones(width["action"], np.float32),
         action_high=np.ones(width["action"], np.float32),
         notes=notes,

@@ -4,10 +4,8 @@ An import is all or nothing. A new dataset is written beside its place and moved
 to an existing dataset are removed again on any error.
 """
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,12 @@ from rich.markup import escape
 from pac.config import suggest
 from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
-from pac.files import problem, progress_bar
+from pac.files import new_folder, progress_bar
 from pac.formats import lerobot_out, minari_out, open_source
 from pac.formats.checks import check
 from pac.formats.common import ForeignDataset
 from pac.formats.options import ImportOptions
+from pac.formats.sources import locate
 from pac.types import Episode
 
 EXPORTS = ("lerobot", "minari")
@@ -61,19 +60,22 @@ def import_dataset(
     options: ImportOptions | None = None,
     console: Console | None = None,
 ) -> list[SourceSummary]:
-    """Read every source and append its episodes to the dataset `out`. A missing dataset is created."""
+    """Read every source and append its episodes to the dataset `out`. A missing dataset is created.
+
+    A source is a path, a Minari id or a Hugging Face id.
+    """
     out = Path(out)
     existing = Dataset(out).spec if (out / "spec.json").is_file() else None
     if existing is None:
         _check_unused(out, "a dataset or a new folder")
     summaries: list[SourceSummary] = []
     with ExitStack() as stack:
-        place = out if existing is not None else stack.enter_context(_new_folder(out))
+        place = out if existing is not None else stack.enter_context(new_folder(out))
         progress = stack.enter_context(progress_bar(console, remaining=False))
         writer: DatasetWriter | None = None
         writing = stack.enter_context(ExitStack())  # closed before the folder is moved
         for path in sources:
-            source = open_source(path, format, options)
+            source = open_source(locate(path), format, options)
             summary = SourceSummary(path=str(path), format=source.format, keys=source.keys, notes=source.notes)
             summaries.append(summary)
             task = progress.add_task(escape(f"{source.format}: {Path(path).name}"), total=source.num_episodes)
@@ -125,7 +127,7 @@ def export_dataset(
     _check_unused(out, "a new folder")
     check(len(data), dataset, "at least one episode", "none", "Choose another dataset.")
     rate = fps or data.spec.control_rate
-    with _new_folder(out) as place, progress_bar(console, remaining=False) as progress:
+    with new_folder(out) as place, progress_bar(console, remaining=False) as progress:
         episodes = progress.track(data, total=len(data), description=f"to {format}")
         if format == "minari":
             notes = minari_out.write_dataset(place, data, episodes, rate)
@@ -139,17 +141,3 @@ def export_dataset(
 def _check_unused(out: Path, expected: str) -> None:
     unused = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     check(unused, out, expected, "other files", "Name another --out.")
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out`. It becomes `out` on success and is removed on an error."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as parent:
-            place = Path(parent, out.name)
-            place.mkdir()
-            yield place
-            os.rename(place, out)
-    except OSError as error:
-        raise problem(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error
