@@ -18,11 +18,13 @@ from pac.evaluation.runner import play_episodes
 from pac.rollout import PersistentWorkers, make_jobs
 from pac.types import Query, Reply
 
+POINT_TEXT = "rollout environments:Point"  # the instruction of the environment
+
 
 @pytest.mark.parametrize(("own", "expected"), [({"discount": 0.6}, 0.6), ({}, 0.9)])
 def test_returns_are_discounted_as_the_data_of_their_task(own: dict[str, Any], expected: float, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    paths = {"arm": write_dataset(data / "arm", instruction="Point"), "leg": write_dataset(data / "leg", dims=5)}
+    paths = {"arm": write_dataset(data / "arm", instruction=POINT_TEXT), "leg": write_dataset(data / "leg", dims=5)}
     datasets = [{"name": name, "path": str(path)} for name, path in paths.items()]
     datasets[0] |= own
     groups = [{"name": "all", "weight": 1, "discount": 0.9, "datasets": datasets}]
