@@ -161,7 +161,7 @@ def compare(
 
 
 def _datasets(data: Any) -> list[Dataset]:
-    given: list[Any] = [] if data is None else [data] if isinstance(data, Dataset | str | Path) else list(data)
+    given: list[Any] = [] if data is None else list(data) if isinstance(data, list | tuple) else [data]
     for wrong in (one for one in given if not isinstance(one, Dataset | str | Path)):
         expected, fix = "a pac.Dataset or a folder", "Make one with pac.Dataset.from_arrays or from_episodes."
         raise problem("pac.train", expected=expected, found=type(wrong).__name__, fix=fix)

@@ -118,7 +118,9 @@ class Dataset(store.Dataset):
         `function` gets an episode and returns one number per step. Images are not copied.
         """
         add_reward(self.path, name, function)
-        return self.with_reward(name)
+        found = type(self)(self.path)
+        found._folder = self._folder
+        return found.with_reward(name)
 
     def episodes(self) -> Iterator[Episode]:
         """Iterate over the episodes in order."""

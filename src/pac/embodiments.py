@@ -177,9 +177,10 @@ def choose(
     """Return the entry whose instruction is given, or an answer to an instruction that was not in training.
 
     The only known instruction takes its place. With several known ones it is refused, unless `any_instruction`. No
-    instruction (None) means the only known one.
+    instruction (None) means that of the episodes without one, or else the only known one.
     """
     known = list(dict.fromkeys(text for one in fits for text in one.instructions))
+    instruction = "" if instruction is None and "" in known else instruction
     shown = any(one.language_conditioned and any(one.instructions) for one in fits)
     same = [one for one in fits if instruction in one.instructions]
     if same:
