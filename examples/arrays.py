@@ -17,38 +17,33 @@ def swing_up(state: np.ndarray) -> np.ndarray:
     return np.array([np.sign(speed or 1.0) * 2.0 * np.sign(5.5 - energy)])
 
 
-def record(episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return flat arrays of Pendulum: half of the episodes by the controller, half by random torques."""
+def record(episodes: int, seed: int = 0) -> list[np.ndarray]:
+    """Return observations, actions, rewards, terminals and timeouts of Pendulum, one row per step.
+
+    The controller plays half of the episodes. Random torques play the others.
+    """
     env, random = gymnasium.make("Pendulum-v1"), np.random.default_rng(seed)
-    rows: dict[str, list[np.ndarray | float | bool]] = {name: [] for name in ("o", "a", "r", "t", "u")}
+    rows = []
     for number in range(episodes):
         state, _ = env.reset(seed=seed + number)
         for step in range(200):
             torque = swing_up(state) if number % 2 else random.uniform(-2, 2, 1)
             action = np.clip(torque, -2, 2).astype(np.float32)
-            rows["o"].append(state)
-            rows["a"].append(action)
-            state, reward, _, _, _ = env.step(action)
-            rows["r"].append(float(reward))
-            rows["t"].append(False)  # a true end: never in Pendulum
-            rows["u"].append(step == 199)  # a time limit
-    return {name: np.array(values) for name, values in rows.items()}
+            following, reward, _, _, _ = env.step(action)
+            rows.append((state, action, float(reward), False, step == 199))  # no true end; a time limit at 200
+            state = following
+    return [np.array(column) for column in zip(*rows, strict=True)]
 
 
-def main(steps: int = 2_000, episodes: int = 60) -> None:
-    arrays = record(episodes)
-    data = pac.Dataset.from_arrays(
-        observations=arrays["o"],
-        actions=arrays["a"],
-        rewards=arrays["r"],
-        terminals=arrays["t"],
-        timeouts=arrays["u"],
-        out="data/pendulum",
-    )
-    print(data)
-    agent = pac.train(data, method="pac", size="nano", steps=steps, discount=0.95, peak_rate=1e-3, out="runs/pendulum")
-    print("torque at the bottom:", agent.act(np.array([-1.0, 0.0, 0.1], np.float32)))
+def main(episodes: int = 60, steps: int = 2_000) -> None:
+    o, a, r, t, u = record(episodes)
+    data = pac.Dataset.from_arrays(observations=o, actions=a, rewards=r, terminals=t, timeouts=u, out="data/mine")
+    print(data)  # episodes, returns, and what looks wrong
+
+    agent = pac.train(data, method="pac", size="nano", steps=steps, out="runs/mine")
+    print(agent.act(o[0]))  # numpy in, numpy out, one or a batch
     print(agent.evaluate("Pendulum-v1", episodes=20))
+    agent.save("my-policy")
 
 
 if __name__ == "__main__":

@@ -306,7 +306,7 @@ def test_an_agent_improves(agent: pac.Agent, capfd: pytest.CaptureFixture[str]) 
     assert np.isfinite(better.act(np.zeros(3, np.float32))).all()
     rounds = json.loads(Path("runs/better/improve.json").read_text())["rounds"]
     assert len(rounds) == 2
-    assert "pac improve runs/a improve.tasks" in capfd.readouterr().err
+    assert "pac improve runs/a 'improve.tasks=" in capfd.readouterr().err
     agent.improve("Pendulum-v1", rounds=2, out="runs/better", **settings)  # finished: nothing is left to do
     assert json.loads(Path("runs/better/improve.json").read_text())["rounds"] == rounds
     with pytest.raises(ValueError, match="Did you mean 'episodes'"):

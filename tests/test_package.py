@@ -1,6 +1,7 @@
 """The built wheel carries what it needs, and the code in README runs."""
 
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -51,11 +52,44 @@ def test_recipes_are_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "paper/pretraining, paper/scaling" in capsys.readouterr().err
 
 
-def test_the_python_in_readme_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(block, {})
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_the_python_in_readme_is_an_example_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = python_blocks("README.md")
+    example = runpy.run_path(str(ROOT / "examples/arrays.py"))
+    lines = {
+        line.strip().replace("steps=steps", "steps=2_000")
+        for line in (ROOT / "examples/arrays.py").read_text().splitlines()
+    }
+    assert [line for line in block.splitlines() if line.strip() not in lines] == []
+    monkeypatch.chdir(tmp_path)
+    arrays = dict(zip("oartu", example["record"](4), strict=True))
+    exec(block.replace("steps=2_000", "steps=2").replace("episodes=20", "episodes=2"), arrays)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "my-policy", "runs"]
+
+
+def test_the_model_in_the_docs_runs() -> None:
+    exec(python_blocks("docs/python.md")[-1], {})
+
+
+def test_examples_are_short() -> None:
+    for example in (ROOT / "examples").glob("*.py"):
+        assert len(example.read_text().splitlines()) <= 60, example
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "numbers"), [("arrays", "4 4"), ("gymnasium_env", "6 4"), ("poor_data", "4 4"), ("several_gpus", "3")]
+)
+def test_examples_run(example: str, numbers: str, tmp_path: Path) -> None:
+    if example == "several_gpus":
+        collect = "collect metaworld/drawer-close --behaviour scripted --episodes 2 --max-steps 50 --out data/several"
+        subprocess.run([sys.executable, "-m", "pac", *collect.split()], check=True, cwd=tmp_path)
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if example == "several_gpus" else []
+    file = str(ROOT / "examples" / f"{example}.py")
+    subprocess.run([sys.executable, *start, file, *numbers.split()], check=True, cwd=tmp_path)
 
 
 def test_the_sizes_in_readme_are_those_of_pac_info() -> None:

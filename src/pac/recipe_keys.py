@@ -96,10 +96,10 @@ def as_override(name: str, value: Any) -> str:
     """Return a setting as `pac train` takes it: `discount=0.97`, `tasks=["metaworld/push"]`."""
     if isinstance(value, str):
         try:
-            read = tomllib.loads(f"value = {value}")["value"]
+            parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            read = value  # a bare word
-        return f"{name}={value if read == value else _toml(value)}"
+            parsed = value  # a bare word
+        return f"{name}={value if parsed == value else _toml(value)}"
     return f"{name}={_toml(value)}"
 
 

@@ -172,12 +172,12 @@ def differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, 
 
 def _is_default(name: str, value: Any) -> bool:
     """Return whether an option, such as objective.discount, has the value that a run meant by leaving it out."""
-    *sections, option = name.removeprefix("recipe.").split(".")
+    *places, option = name.removeprefix("recipe.").split(".")
     kinds = {"objective": ObjectiveConfig, "schedules": Schedules, **SECTIONS, "mixture": Mixture, "": RunConfig}
-    section = sections[0] if sections else ""
+    section = places[0] if places else ""
     if section not in kinds:
         return False
-    kind = DatasetConfig if "datasets" in sections else kinds[section]
+    kind = DatasetConfig if "datasets" in places else kinds[section]
     usual = {field.name: field.default for field in dataclasses.fields(kind)}
     key = f"{section}.{option}"
     before = MEANING_BEFORE[key] if key in MEANING_BEFORE else usual.get(option, dataclasses.MISSING)
