@@ -172,7 +172,9 @@ class Policy:
             if not config.q_head:
                 return config.value_bins.mean(self.model.v_logits(encoded))
             noise = self._noise(rows, len(rows[0].task.action_low), VALUE_SAMPLES).to(self.device)
-            return self._q(encoded, self._sample(encoded, noise)).mean(1)
+            actions = self._sample(encoded, noise)
+            broken = actions.isnan().any(-1)  # the encoder of actions may hide NaN
+            return self._q(encoded, actions).masked_fill(broken, torch.nan).mean(1)
 
         return self._score(queries, score)
 
