@@ -385,13 +385,20 @@ def test_several_known_instructions_are_listed_and_others_refused() -> None:
 
 
 def test_without_instructions_in_training_any_text_is_silently_fine() -> None:
-    for embodiment in (named("a", "b", language_conditioned=False), named("")):
+    for embodiment in (named("a", "b", language_conditioned=False), named("c", language_conditioned=False), named("")):
         actor = policy(embodiment)
         found = [actor.act(actor.prepare(STATE_ONLY, instruction=text)[0])[0].action for text in (None, "sing", "a")]
         np.testing.assert_array_equal(found[0], found[1])
         np.testing.assert_array_equal(found[0], found[2])
     hidden = policy(named("a", "b"), text=False)
     np.testing.assert_array_equal(*(hidden.act(hidden.prepare(STATE_ONLY, instruction=t)[0])[0].action for t in "ax"))
+
+
+def test_no_instruction_is_known_where_some_episodes_have_none() -> None:
+    actor = policy(named("", "lift"))
+    assert actor.prepare(STATE_ONLY)[0][0].task.instruction == ""
+    with pytest.warns(PlainWarning, match="The only one that was is used: 'lift'"):
+        assert actor.prepare(STATE_ONLY, instruction="sing")[0][0].task.instruction == "lift"
 
 
 def test_any_instruction_takes_the_statistics_of_the_nearest_and_says_so() -> None:
