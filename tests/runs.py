@@ -24,6 +24,7 @@ def write_dataset(
     low: tuple[float, ...] = (-1.0, -2.0),
     high: tuple[float, ...] = (1.0, 3.0),
     cameras: int = 0,
+    camera_names: tuple[str, ...] = (),
     goals: bool = False,
     episodes: int = 6,
     instruction: str = "go there",
@@ -32,7 +33,7 @@ def write_dataset(
 ) -> Path:
     """Random states far from standard, actions within asymmetric bounds, a reward at the end of every other episode."""
     random = np.random.default_rng(seed)
-    names = {f"camera{i}": (12, 10) for i in range(cameras)}
+    names = dict.fromkeys(camera_names or [f"camera{i}" for i in range(cameras)], (12, 10))
     spec = DatasetSpec(
         state_dim=dims,
         action_dim=len(low),

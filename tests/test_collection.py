@@ -15,6 +15,8 @@ import pytest
 from rollout.actors import Swaying
 from rollout.environments import BROKEN, POINT
 from rollout.processes import session
+from runs import config, write_dataset
+from runs import start as start_run
 
 from pac import envs
 from pac.cli import main
@@ -180,3 +182,30 @@ def test_behaviours_are_read_with_their_weights(tmp_path: Path) -> None:
     assert (names, weights) == (("scripted+noise:sigma=0.1", "random"), (2.0, 1.0))
     with pytest.raises(ValueError, match="expected a run, a checkpoint"):
         load_actors([str(tmp_path)])
+
+
+def test_policies_refuse_instructions_that_they_do_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i, text in enumerate(("go left", "go right")):
+        write_dataset(tmp_path / "data" / f"arm{i}", instruction=text, seed=i)
+    start_run(config(tmp_path / "data", length="2 steps"), tmp_path / "run").train()
+    out = tmp_path / "out"
+    words = ["collect", POINT, "--behaviour", str(tmp_path / "run"), "--workers", "0", "--out", str(out), "--episodes"]
+    assert main([*words, "1"]) == 2
+    assert "instruction: expected one of the training, which has 2: 'go" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*words, "1", "--any-instruction"]) == 0
+    shown = capsys.readouterr().err
+    assert shown.count("pac: Task 'gym/rollout.environments:Point-v0': instruction") == 1
+    assert "was not in training. The statistics of 'arm" in shown
+    assert "--any-instruction" in json.loads((out / "collect.json").read_text())["command"]
+    assert main([*words, "2"]) == 2
+    assert "any_instruction True before, False now" in capsys.readouterr().err
+
+
+def test_settings_of_earlier_versions_have_no_choice_of_instructions(tmp_path: Path) -> None:
+    collect([CollectionFolder(tmp_path / "a", settings())], "random", 1, workers=0)
+    file = tmp_path / "a" / "collect.json"
+    record = json.loads(file.read_text())
+    del record["settings"]["any_instruction"]
+    file.write_text(json.dumps(record))
+    assert CollectionFolder(tmp_path / "a", settings()).num_before == 1

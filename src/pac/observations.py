@@ -261,7 +261,9 @@ def _is_image(image: Any) -> bool:
 
 def _resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Return an image at another size, resized as in training."""
-    return image if image.shape[:2] == size else resize_images(torch.from_numpy(np.array(image)), size).numpy()
+    if image.shape[:2] == size:
+        return image
+    return resize_images(torch.from_numpy(np.array(image))[None], size)[0].numpy()
 
 
 def _first_bad(rows: np.ndarray) -> tuple[int, int] | None:

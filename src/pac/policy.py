@@ -81,7 +81,7 @@ class Policy:
         self.device = next(model.parameters()).device
         self.cameras = tuple(metadata.cameras)
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
-        self._matches: dict[tuple[TaskSpec, str | None, bool], Match] = {}
+        self._matches: dict[tuple[Any, ...], Match] = {}
         self._captured: dict[Any, CapturedGraph[dict[str, Tensor], Tensor]] = {}
 
     def reload_weights(self, path: str | Path, name: str) -> bool:
@@ -118,18 +118,15 @@ class Policy:
         step). The state's size and the instruction choose the dataset whose statistics apply, or `dataset` names it.
         """
         features, batched = read_observation(observation, self.cameras)
-        match = self.metadata.match_state(
-            features[STATE].shape[1] if STATE in features else 0,
-            instruction,
-            dataset=dataset,
-            any_instruction=any_instruction or not self.text,
+        size, free = features[STATE].shape[1] if STATE in features else 0, any_instruction or not self.text
+        embodiment, text, _ = self._remember(
+            (size, instruction, dataset, any_instruction),
+            lambda: self.metadata.match_state(size, instruction, dataset=dataset, any_instruction=free),
         )
-        show_once(match.note)
-        embodiment = match.embodiment
         check_rows(features, embodiment, lambda row: f"Row {row}, " if batched else "")
         task = TaskSpec(
             name=embodiment.name,
-            instruction=match.instruction,
+            instruction=text,
             state_dim=len(embodiment.proprio_centre),
             action_low=embodiment.action_low,
             action_high=embodiment.action_high,
@@ -172,7 +169,9 @@ class Policy:
             if not config.q_head:
                 return config.value_bins.mean(self.model.v_logits(encoded))
             noise = self._noise(rows, len(rows[0].task.action_low), VALUE_SAMPLES).to(self.device)
-            return self._q(encoded, self._sample(encoded, noise)).mean(1)
+            actions = self._sample(encoded, noise)
+            broken = actions.isnan().any(-1)  # the encoder of actions may hide NaN
+            return self._q(encoded, actions).masked_fill(broken, torch.nan).mean(1)
 
         return self._score(queries, score)
 
@@ -196,13 +195,19 @@ class Policy:
         return problem(f"Policy {self.name}", expected=f"{head}, which {methods} train", found=found, fix=fix)
 
     def _match(self, query: Query) -> Match:
-        """Return the statistics and the instruction of a query. A note about them is shown once."""
-        key = (query.task, query.dataset, query.any_instruction)
+        """Return the statistics and the instruction of a query."""
+        free = query.any_instruction or not self.text
+        return self._remember(
+            (query.task, query.dataset, query.any_instruction),
+            lambda: self.metadata.match(query.task, dataset=query.dataset, any_instruction=free),
+        )
+
+    def _remember(self, key: tuple[Any, ...], find: Callable[[], Match]) -> Match:
+        """Return what `find` returned for this key. A note about it is shown once."""
         if key not in self._matches:
             if len(self._matches) >= MOST_MATCHES:
                 self._matches.clear()
-            free = query.any_instruction or not self.text
-            found = self.metadata.match(query.task, dataset=query.dataset, any_instruction=free)
+            found = find()
             show_once(found.note)
             self._matches[key] = found
         return self._matches[key]

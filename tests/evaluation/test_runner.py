@@ -1,5 +1,7 @@
 """`evaluate` from Python, and evaluation during training."""
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import small_model
-from rollout.environments import POINT
+from rollout.environments import POINT, SEEN
 from runs import config, start, write_dataset
 
 from pac.config import EvaluationConfig
@@ -15,6 +17,7 @@ from pac.evaluation import Actor, EvaluationInterruptedError, evaluate
 from pac.evaluation import read_evaluation as read
 from pac.evaluation.in_training import TrainingEvaluator
 from pac.evaluation.runner import play_episodes
+from pac.files import PlainWarning
 from pac.rollout import PersistentWorkers, make_jobs
 from pac.types import Query, Reply
 
@@ -152,3 +155,63 @@ def test_evaluation_during_training() -> None:
     assert found["evaluation/all/return"] == expected.summaries["mine"].overall.returns.mean
     assert counts == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert run(stop=True) is None
+
+
+def test_each_task_is_rendered_with_its_own_cameras(tmp_path: Path) -> None:
+    """In one evaluation. An explicit choice holds for all tasks."""
+    data, text = tmp_path / "data", "rollout environments:Seen"
+    write_dataset(data / "blind", instruction=POINT_TEXT)
+    write_dataset(data / "seeing", dims=4, instruction=text, camera_names=("render",))
+    run = start(config(data, mixture={"image_size": [8, 9]}, length="2 steps"), tmp_path / "run")
+    run.train()
+    actor, jobs = Actor(label="ours", policy=run.policy()), make_jobs([POINT, SEEN], 2)
+    played = [result for result, _ in play_episodes(actor, jobs, workers=0)]
+    images = "observation.images.render"
+    assert [images in result.episode.observation for result in played] == [False, False, True, True]
+    assert [result.spec.cameras for result in played] == [(), (), ("render",), ("render",)]
+    found = evaluate([actor], [POINT, SEEN], 2, workers=1)
+    assert [entry.total for entry in found.records] == [result.total_return for result in played]
+    with pytest.raises(ValueError, match=r"Unknown camera 'front'.*Point-v0"):
+        evaluate([actor], [POINT, SEEN], 1, workers=0, cameras=["front"])
+
+
+@pytest.mark.usefixtures("gl")
+def test_tasks_of_a_simulator_with_other_cameras_work_in_one_evaluation(tmp_path: Path) -> None:
+    one_action = {"low": (-1.0,), "high": (1.0,)}
+    tasks = ["control/pendulum.swingup", "control/cartpole.balance"]
+    data = tmp_path / "data"
+    write_dataset(data / "a", instruction="pendulum swingup", camera_names=("lookat",), **one_action)
+    write_dataset(data / "b", instruction="cartpole balance", dims=5, camera_names=("lookatcart",), **one_action)
+    run = start(
+        config(
+            data,
+            mixture={"image_size": [8, 9]},
+            length="2 steps",
+            evaluation={"tasks": tasks, "episodes": 1, "max_steps": 3, "workers": 0},
+        ),
+        tmp_path / "run",
+    )
+    run.train()
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert {f"evaluation/{task}/return" for task in tasks} <= set(rows[-1])
+    found = evaluate({"ours": tmp_path / "run"}, tasks, 1, workers=0, max_steps=3)
+    assert [entry.length for entry in found.records] == [3, 3]
+
+
+def test_instructions_that_were_not_in_training(tmp_path: Path) -> None:
+    """One known instruction is used, and said. Several are listed, and others refused unless that is allowed."""
+    write_dataset(tmp_path / "data" / "arm", instruction="go left")
+    settings = config(tmp_path / "data", length="2 steps")
+    run = start(settings, tmp_path / "run")
+    run.train()
+    with pytest.warns(PlainWarning, match="Point' was not in training. The only one that was is used: 'go left'"):
+        evaluate({"ours": run.policy()}, [POINT], 2, workers=0)
+    (arm,) = run.metadata.embodiments
+    several = dataclasses.replace(arm, instructions=("go left", "go right"))
+    run.metadata = dataclasses.replace(run.metadata, embodiments=(several,))
+    with pytest.raises(ValueError, match=r"has 2: .*'go right'.* found 'rollout.*Point'.*--any-instruction"):
+        evaluate({"ours": run.policy()}, [POINT], 2, workers=0)
+    found = evaluate({"ours": run.policy()}, [POINT], 2, workers=0, any_instruction=True, journal=tmp_path / "a.json")
+    assert found.document["settings"]["any_instruction"]
+    with pytest.raises(ValueError, match="other settings"):
+        evaluate({"ours": run.policy()}, [POINT], 2, workers=0, journal=tmp_path / "a.json")

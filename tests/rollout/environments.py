@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-POINT, SULKY, DEADLY, SLEEPY, BROKEN = (
-    f"gym/rollout.environments:{name}-v0" for name in ("Point", "Sulky", "Deadly", "Sleepy", "Broken")
+POINT, SULKY, DEADLY, SLEEPY, BROKEN, SEEN = (
+    f"gym/rollout.environments:{name}-v0" for name in ("Point", "Sulky", "Deadly", "Sleepy", "Broken", "Seen")
 )
 
 FAULTY = 0.4  # episodes with a key below show the fault of their environment
@@ -56,6 +56,26 @@ class Point(gymnasium.Env[np.ndarray, np.ndarray]):
                 time.sleep(1000)
             os.kill(os.getpid(), signal.SIGKILL)
 
+
+class Seen(Point):
+    """A point with another state, which renders itself."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return np.r_[observation, 1.0], info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, *others = super().step(action)
+        return np.r_[observation, 1.0], *others  # type: ignore[return-value]
+
+    def render(self) -> Any:
+        return np.full((20, 24, 3), int(100 * self.key), np.uint8)
+
+
+gymnasium.register("Seen-v0", entry_point=Seen, max_episode_steps=12, disable_env_checker=True)
 
 for name, fault in {"Point": "", "Sulky": "sulk", "Deadly": "die", "Sleepy": "sleep", "Broken": "break"}.items():
     env = type(name, (Point,), {"fault": fault})

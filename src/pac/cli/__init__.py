@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", OldNameWarning)
+        warnings.simplefilter("always", PlainWarning)
         warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
         return _run(*parse(sys.argv[1:] if arguments is None else arguments))
 
