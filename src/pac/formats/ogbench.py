@@ -36,8 +36,8 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     names = names_of(path)
     foreign = sorted(only_here(names))
     check(not foreign, path, "keys of OGBench", f"key {', '.join(map(repr, foreign))}", "Choose --format arrays.")
-    wanted = {"terminals", "observations", action_key} | (options.named_keys - {reward_key})
-    with open_columns(path, wanted | ({reward_key, "masks"} & names)) as columns:
+    needed = {"terminals", "observations", action_key} | (options.named_keys - {reward_key})
+    with open_columns(path, needed | ({reward_key, "masks"} & names)) as columns:
         terminals = columns["terminals"]
         num_rows = terminals.shape[0]
         observed = columns.keys() & ({"observations"} | options.named_keys) - {action_key, reward_key}
