@@ -149,6 +149,14 @@ def test_the_command_has_the_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "note: 1 of 4 episodes left out, because files are missing: data." in printed
 
 
+@pytest.mark.parametrize(
+    "names", [["x", "y"], [["x", "y"]], {"motors": ["x", "y"]}, {"y": 1, "x": 0}, {"x": ["x"], "": "y"}]
+)
+def test_lerobot_names_of_all_kinds(names: Any) -> None:
+    assert lerobot._dimension_names([{"shape": [2], "names": names}]) == ("x", "y")
+    assert lerobot._dimension_names([{"shape": [3], "names": names}]) == ()
+
+
 def test_names_of_dimensions_travel(tmp_path: Path) -> None:
     """They reach the store, errors and exports, and a dataset without names takes more episodes."""
     import h5py
@@ -179,7 +187,7 @@ def test_names_of_dimensions_travel(tmp_path: Path) -> None:
     info.write_text(text.replace('"shape": [2], "names": null', '"shape": [2], "names": ["arm", "gripper"]', 1))
     with pytest.raises(ValueError, match=r"key 'action', step 1, dimension 1 \(gripper\): expected a finite number"):
         read(tmp_path / "bad")
-    three = foreign.write_lerobot(tmp_path / "named", tricky(), version="v2.1")
+    three = foreign.write_lerobot(tmp_path / "named", tricky(), version="v2.1", fps=20)
     info = three / "meta/info.json"
     info.write_text(
         info.read_text().replace('"shape": [3], "names": null', '"shape": [3], "names": ["x", "y", "z"]', 1)

@@ -69,11 +69,7 @@ FIND = "import sys; from pac.formats.sources import locate; print(locate(sys.arg
 
 def found_in_cache(cache: Path, name: str) -> subprocess.CompletedProcess[str]:
     """Locate a source in a process of its own, since the hub reads its settings at import."""
-    environment = os.environ | {
-        "HF_HUB_CACHE": str(cache),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    settings = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run([sys.executable, "-c", FIND, name], env=os.environ | settings, capture_output=True, text=True)
 
 
