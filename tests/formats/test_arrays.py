@@ -23,43 +23,12 @@ from pac.formats.transfer import import_dataset
 from pac.types import Episode
 
 
-def flat(episodes: list[Episode], *, following: bool = True) -> dict[str, Any]:
-    """Return episodes as flat arrays, with the names that d3rlpy and OGBench users know."""
-    steps = [len(episode.action) for episode in episodes]
-    last = np.cumsum(steps) - 1
-    names = list(episodes[0].observation)
-    ends = {"terminals": [e.terminated for e in episodes], "timeouts": [e.truncated for e in episodes]}
-    arrays: dict[str, Any] = {
-        "observations": {n: np.concatenate([e.observation[n][: len(e.action)] for e in episodes]) for n in names},
-        "actions": np.concatenate([e.action for e in episodes]),
-        "rewards": np.concatenate([e.reward for e in episodes]),
-    }
-    for name, values in ends.items():
-        arrays[name] = np.zeros(sum(steps), bool)
-        arrays[name][last] = values
-    if following:
-        arrays["next_observations"] = {n: np.concatenate([e.observation[n][1:] for e in episodes]) for n in names}
-    return arrays
-
-
-def save(path: Path, arrays: dict[str, Any], **more: Any) -> Path:
-    """Save flat arrays as an .npz file. A dictionary becomes one array per key."""
-    table = dict(more)
-    for name, value in arrays.items():
-        if isinstance(value, dict):
-            table |= {f"{name}/{key.removeprefix('observation.')}": part for key, part in value.items()}
-        else:
-            table[name] = value
-    np.savez_compressed(path, **table)
-    return path
-
-
 def example(num_episodes: int = 4, steps: int = 5, **given: Any) -> dict[str, Any]:
     """Return arrays of states. Even episodes end in a termination, the others at a time limit."""
     rng = np.random.default_rng(0)
     ends = ["terminal", "limit"]
     episodes = [make_episode(rng, steps=steps, end=ends[i % 2]) for i in range(num_episodes)]
-    arrays = flat(episodes, following=False)
+    arrays = foreign.flat_arrays(episodes, following=False)
     return arrays | {"observations": arrays["observations"][STATE]} | given
 
 
@@ -68,11 +37,11 @@ def example(num_episodes: int = 4, steps: int = 5, **given: Any) -> dict[str, An
 def test_arrays_and_a_file_of_them_give_the_episodes(tmp_path: Path, cameras: tuple[str, ...], following: bool) -> None:
     episodes = tricky(cameras)
     expected = change(episodes if following else without_last(episodes), instruction="go", success=None)
-    arrays = flat(episodes, following=following)
+    arrays = foreign.flat_arrays(episodes, following=following)
     write_arrays(tmp_path / "store", **arrays, instruction="go")
     assert_same(list(Dataset(tmp_path / "store")), expected)
     assert verify(tmp_path / "store") == []
-    path = save(tmp_path / "file.npz", arrays, instruction="go")
+    path = foreign.save_arrays(tmp_path / "file.npz", arrays, instruction="go")
     assert detect_format(path) == "arrays"
     found = list(open_source(path).episodes)
     names = list(found[0].observation)
@@ -87,9 +56,9 @@ def test_an_array_file_is_no_longer_read_as_ogbench(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for limits, total in ((100, 100), (23, 100)):
         kinds = ["limit"] * limits + ["terminal"] * (total - limits)
-        arrays = flat([make_episode(rng, steps=3, end=end) for end in kinds], following=False)
+        arrays = foreign.flat_arrays([make_episode(rng, steps=3, end=end) for end in kinds], following=False)
         arrays["observations"] = arrays["observations"][STATE]
-        path = save(tmp_path / f"{total}.npz", arrays)
+        path = foreign.save_arrays(tmp_path / f"{total}.npz", arrays)
         (summary,) = import_dataset([path], tmp_path / str(total))
         counts = (summary.format, summary.episodes, summary.steps, summary.terminated)
         assert counts == ("arrays", total, 3 * total, total - limits)
@@ -103,13 +72,13 @@ def test_a_file_that_fits_two_formats_is_refused(tmp_path: Path, rewards: bool) 
     arrays["terminals"] |= arrays.pop("timeouts")
     if not rewards:
         del arrays["rewards"]
-    path = save(tmp_path / "a.npz", arrays)
+    path = foreign.save_arrays(tmp_path / "a.npz", arrays)
     expected = r"ogbench would read 4 episodes with 16 steps; arrays would read 4 episodes with 20 steps"
     with pytest.raises(ValueError, match=rf"{expected}.*--format ogbench or --format arrays"):
         open_source(path)
     assert all(episode.terminated for episode in open_source(path, "arrays").episodes)
     assert not any(episode.terminated for episode in open_source(path, "ogbench").episodes)
-    more = save(tmp_path / "b.npz", arrays, qpos=np.zeros((20, 2)))
+    more = foreign.save_arrays(tmp_path / "b.npz", arrays, qpos=np.zeros((20, 2)))
     assert detect_format(more) == "ogbench"
     assert "Not read: qpos" in " ".join(open_source(more).notes)
 
@@ -118,8 +87,12 @@ def test_fields_that_would_be_lost_are_refused_or_named(tmp_path: Path) -> None:
     arrays = example()
     ends = arrays.pop("terminals")
     with pytest.raises(ValueError, match=r"found key 'dones'\. Rename it: terminals, or timeouts"):
-        open_source(save(tmp_path / "a.npz", arrays, dones=ends), "arrays")
-    notes = open_source(save(tmp_path / "b.npz", example(), infos=np.zeros(3))).notes
+        open_source(foreign.save_arrays(tmp_path / "a.npz", arrays, dones=ends), "arrays")
+    with pytest.raises(ValueError, match=r"next observations of an observation, found next_observations/front"):
+        open_source(
+            foreign.save_arrays(tmp_path / "d.npz", example(), **{"next_observations/front": np.zeros((STEPS, 3))})
+        )
+    notes = open_source(foreign.save_arrays(tmp_path / "b.npz", example(), infos=np.zeros(3))).notes
     assert notes == ["Not read: infos."]
     path = foreign.write_d4rl(tmp_path / "c.hdf5", tricky())
     assert any("Not read: infos" in note for note in open_source(path).notes)
@@ -131,7 +104,7 @@ def test_keys_and_facts_of_an_array_file(tmp_path: Path) -> None:
     facts = {"action_low": np.full(2, -2), "action_high": np.full(2, 2), "control_rate": np.array(50)}
     facts |= {"action_names": np.array(["dx", "dy"]), "instructions": np.array(list("abcd"))}
     facts |= {"success": np.array([1, 0, 1, 0]), "images.front": front}
-    source = open_source(save(tmp_path / "a.npz", arrays, **facts))
+    source = open_source(foreign.save_arrays(tmp_path / "a.npz", arrays, **facts))
     assert source.keys == {STATE: ("observations",), IMAGES + "front": ("images.front",)}
     assert (source.fps, source.action_names) == (50, ("dx", "dy"))
     np.testing.assert_array_equal(source.action_high, [2, 2])
@@ -152,7 +125,7 @@ def test_state_of_several_arrays_has_names(tmp_path: Path) -> None:
     assert spec.state_names == ("state_0", "state_1", "gripper")
     assert spec.cameras == {"wrist": (4, 4)}
     assert (spec.action_low, spec.action_high) == ((-1, -1), (1, 1))
-    assert open_source(save(tmp_path / "a.npz", arrays)).state_names == spec.state_names
+    assert open_source(foreign.save_arrays(tmp_path / "a.npz", arrays)).state_names == spec.state_names
 
 
 def test_both_flags_and_absent_rewards_are_noted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ WRITERS: dict[str, Callable[[Path, list[Episode]], Path]] = {
     "d4rl": lambda folder, episodes: foreign.write_d4rl(folder / "set.hdf5", episodes),
     "robomimic": lambda folder, episodes: foreign.write_robomimic(folder / "demo.hdf5", episodes),
     "ogbench": lambda folder, episodes: foreign.write_ogbench(folder / "maze.npz", episodes),
+    "arrays": lambda folder, episodes: foreign.write_arrays(folder / "set.npz", episodes),
     "rlds": lambda folder, episodes: foreign.write_rlds(folder, episodes, last_step="transition", shards=2),
     "tdmpc2": lambda folder, episodes: foreign.write_tdmpc2(folder / "chunk_0.pt", EQUAL, [1] * 6),
     "lerobot-2": lambda folder, episodes: foreign.write_lerobot(folder / "set", episodes, version="v2.1"),
