@@ -163,11 +163,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "rows after the last end": (changed("timeouts", 19, False), "found 3 ends, and 5 rows.*Missing ends"),
     "NaN in the state": (
         changed("observations", (7, 1), np.nan) | {"state_names": ("x", "y", "z")},
-        r"key 'observations', row 7 \(episode 1, step 2\), dimension 1 \(y\): expected a finite number, found nan",
+        r"key 'observations', row 7 \(episode 1, step 2\), dimension 1 \(y\): expected a finite number .float32., found nan",
     ),
     "infinite action": (changed("actions", (3, 0), np.inf), "key 'actions', row 3.*dimension 0.*found inf"),
     "NaN reward": (changed("rewards", 11, np.nan), "key 'rewards', row 11.*found nan"),
-    "beyond float32": (example(observations=np.full((STEPS, 1), 1e300)), "key 'observations', row 0.*found inf"),
+    "beyond float32": (example(observations=np.full((STEPS, 1), 1e300)), "key 'observations', row 0.*found 1e\\+300"),
     "discrete actions": (example(actions=np.arange(STEPS)), "continuous actions.*int64.*Discrete actions are not"),
     "discrete actions in a column": (example(actions=np.zeros((STEPS, 1), np.int32)), "continuous.*int32"),
     "objects": (example(observations=np.array([{}] * STEPS, object)), "expected numbers, found dtype object"),
@@ -206,9 +206,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "texts": (example(instruction=["a", "b"]), "key 'instruction': expected 4 texts, found 2 values such as 'a'"),
     "success": (example(success=[True]), "key 'success': expected 4 flags, one per episode, or 20.*found 1"),
     "names": (example(state_names=("x",)), r"state_names: expected 3 names, found \('x',\)"),
-    "one bound": (example(action_low=-1), "action_low and action_high.*only one of them"),
+    "one bound": (example(action_low=-1), "action_low and action_high.*found -1 and None"),
     "bounds of another size": (example(action_low=[-1] * 3, action_high=[1] * 3), "2 finite numbers each"),
-    "actions outside": (example(action_low=-0.1, action_high=0.1), r"expected a value in \[-0.1, 0.1\]"),
+    "actions outside": (
+        example(action_low=-0.1, action_high=0.1),
+        r"/out, episode 0, key 'action', step 0, dimension 0: expected a value in",
+    ),
 }
 
 
