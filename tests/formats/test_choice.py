@@ -58,6 +58,12 @@ def test_wrong_ranges(text: str) -> None:
         EpisodeRanges(text)
 
 
+def test_a_split_of_a_format_without_splits_is_refused(tmp_path: Path) -> None:
+    path = foreign.write_d4rl(tmp_path / "set.hdf5", tricky())
+    with pytest.raises(ValueError, match=r"--split: expected lerobot or rlds or robomimic, found d4rl"):
+        read(path, split="train")
+
+
 def test_ranges_are_described_shortly() -> None:
     assert describe([3, 1, 2, 7]) == "1:4,7"
     assert describe([]) == "none"

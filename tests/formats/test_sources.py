@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import foreign
 import pytest
@@ -62,6 +63,36 @@ def test_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"huggingface_hub.*pip install 'perceiver-actor-critic\[hub\]'"):
         locate("lerobot/aloha_sim")
+
+
+def test_the_cache_is_asked_before_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NotCachedError(FileNotFoundError):
+        pass
+
+    calls: list[dict[str, object]] = []
+    cached = {"lerobot/here"}
+
+    def snapshot_download(**request: object) -> str:
+        calls.append(request)
+        if request.get("local_files_only") and request["repo_id"] not in cached:
+            raise NotCachedError
+        if request["repo_id"] == "lerobot/nowhere":
+            raise ConnectionError("no network.\nmore lines")
+        return str(tmp_path)
+
+    hub, errors = ModuleType("huggingface_hub"), ModuleType("huggingface_hub.errors")
+    hub.snapshot_download, errors.LocalEntryNotFoundError = snapshot_download, NotCachedError  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
+    request = {"repo_id": "lerobot/here", "repo_type": "dataset", "revision": None}
+    assert locate("lerobot/here") == tmp_path
+    assert calls == [request | {"local_files_only": True}]
+    calls.clear()
+    assert locate("hf://lerobot/there@v2.0") == tmp_path
+    request = {"repo_id": "lerobot/there", "repo_type": "dataset", "revision": "v2.0"}
+    assert calls == [request | {"local_files_only": True}, request]
+    with pytest.raises(ValueError, match=r"hf://lerobot/nowhere: expected .*found ConnectionError: no network\. Check"):
+        locate("lerobot/nowhere")
 
 
 FIND = "import sys; from pac.formats.sources import locate; print(locate(sys.argv[1]))"
