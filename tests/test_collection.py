@@ -45,6 +45,8 @@ def test_a_dataset_holds_the_episodes_of_its_command(tmp_path: Path, capsys: pyt
     assert len(dataset) == 6
     assert dataset.spec.extra_rewards == ("success",)
     assert dataset.spec.action_high == (1.0, 3.0)
+    assert dataset.spec.state_names == envs.make(POINT).state_names
+    assert dataset.spec.state_names
     mix = ActorMix(("random", "random+noise:sigma=0.5"), (1.0, 3.0))
     for i, episode in enumerate(dataset):
         (result,) = rollout(mix, [Job(POINT, 7, i)], workers=0, stop_at_success=True)

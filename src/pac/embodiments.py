@@ -177,21 +177,8 @@ def choose(
     """Return the entry whose instruction is given, or an answer to an instruction that was not in training.
 
     The only known instruction takes its place. With several known ones it is refused, unless `any_instruction`. No
-    instruction (None) means that of the episodes without one, or else the only known one.
+    instruction (None) means the only known one.
     """
-<<<<<<< HEAD
-    known = list(dict.fromkeys(text for one in fits for text in one.instructions))
-    instruction = "" if instruction is None and "" in known else instruction
-    shown = any(one.language_conditioned and any(one.instructions) for one in fits)
-    same = [one for one in fits if instruction in one.instructions]
-    if same:
-        return Match(same[0], str(instruction))
-    if instruction is None or (len(known) == 1 and not any_instruction) or known == [""]:
-        if len(known) != 1 and shown:
-            raise _unknown(where, instruction, known)
-        if len(known) != 1:
-            return Match(_only(fits, where, "no instruction"), "")
-=======
     known = list(dict.fromkeys(text for one in fits for text in one.instructions if text))
     text = instruction or ""
     same = [one for one in fits if text in one.instructions]
@@ -200,7 +187,6 @@ def choose(
     shown = any(one.language_conditioned for one in fits if any(one.instructions))
     if len(known) == 1 and (instruction is None or not (shown and any_instruction)):
         first = next(one for one in fits if known[0] in one.instructions)
->>>>>>> w/border
         note = f"{where}: instruction {instruction!r} was not in training. The only one that was is used: {known[0]!r}."
         return Match(first, known[0], note if shown and instruction is not None else "")
     if not shown and not any_instruction:

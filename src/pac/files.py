@@ -64,13 +64,16 @@ def write_json(path: Path, content: Any, *, indent: int = 2) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out`. It becomes `out` on success and is removed on an error."""
+    """Yield a folder beside `out`. It becomes `out` on success and is removed on an error. Errors name `out`."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as parent:
             place = Path(parent, out.name)
             place.mkdir()
-            yield place
+            try:
+                yield place
+            except ProblemError as error:
+                raise ProblemError(str(error).replace(str(place), str(out))) from error
             os.rename(place, out)
     except OSError as error:
         raise problem(out, expected="to write there", found=error, fix="Free some space, or try --out.") from error

@@ -1,5 +1,6 @@
 """Several folders read as one: all episodes in order, every transition equally likely."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,17 @@ def folders(tmp_path: Path) -> list[Path]:
         )
         for i in range(3)
     ]
+
+
+def test_a_part_without_names_of_dimensions_fits(folders: list[Path]) -> None:
+    """Rounds of an older version have none."""
+    spec = json.loads((folders[1] / "spec.json").read_text())
+    names = [f"joint{i}" for i in range(spec["state_dim"])]
+    (folders[1] / "spec.json").write_text(json.dumps(spec | {"state_names": names}))
+    (folders[2] / "spec.json").write_text(json.dumps(spec | {"state_names": names[::-1]}))
+    assert len(ConcatDataset(folders[:2])) == 3 + 7
+    with pytest.raises(ValueError, match="data of the same kind"):
+        ConcatDataset(folders[1:])
 
 
 def test_episodes_are_those_of_the_parts_in_order(folders: list[Path]) -> None:

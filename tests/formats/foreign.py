@@ -245,6 +245,41 @@ def write_ogbench(path: Path, episodes: list[Episode], *, masks: bool = False, r
     return path
 
 
+def flat_arrays(episodes: list[Episode], *, following: bool = True) -> dict[str, Any]:
+    """Return episodes as flat arrays, with the names that d3rlpy and D4RL users know. Observations are a dictionary."""
+    steps = [len(episode.action) for episode in episodes]
+    last = np.cumsum(steps) - 1
+    names = list(episodes[0].observation)
+    ends = {"terminals": [e.terminated for e in episodes], "timeouts": [e.truncated for e in episodes]}
+    arrays: dict[str, Any] = {
+        "observations": {n: np.concatenate([e.observation[n][: len(e.action)] for e in episodes]) for n in names},
+        "actions": np.concatenate([e.action for e in episodes]),
+        "rewards": np.concatenate([e.reward for e in episodes]),
+    }
+    for name, values in ends.items():
+        arrays[name] = np.zeros(sum(steps), bool)
+        arrays[name][last] = values
+    if following:
+        arrays["next_observations"] = {n: np.concatenate([e.observation[n][1:] for e in episodes]) for n in names}
+    return arrays
+
+
+def save_arrays(path: Path, arrays: dict[str, Any], **more: Any) -> Path:
+    """Save flat arrays as an .npz file. A dictionary becomes one array per key."""
+    table = dict(more)
+    for name, value in arrays.items():
+        if isinstance(value, dict):
+            table |= {f"{name}/{key.removeprefix('observation.')}": part for key, part in value.items()}
+        else:
+            table[name] = value
+    np.savez_compressed(path, **table)
+    return path
+
+
+def write_arrays(path: Path, episodes: list[Episode], *, following: bool = True, **more: Any) -> Path:
+    return save_arrays(path, flat_arrays(episodes, following=following), **more)
+
+
 # --- RLDS: TFRecord and protobuf by hand
 
 

@@ -60,6 +60,7 @@ WRITERS: dict[str, Callable[[Path, list[Episode]], Path]] = {
     "d4rl": lambda folder, episodes: foreign.write_d4rl(folder / "set.hdf5", episodes),
     "robomimic": lambda folder, episodes: foreign.write_robomimic(folder / "demo.hdf5", episodes),
     "ogbench": lambda folder, episodes: foreign.write_ogbench(folder / "maze.npz", episodes, rewards=True),
+    "arrays": lambda folder, episodes: foreign.write_arrays(folder / "set.npz", episodes, following=False),
     "rlds": lambda folder, episodes: foreign.write_rlds(folder, episodes, last_step="transition"),
     "lerobot-2": lambda folder, episodes: foreign.write_lerobot(folder / "set", episodes, version="v2.1"),
     "lerobot-3": lambda folder, episodes: foreign.write_lerobot(folder / "set", episodes, version="v3.0"),

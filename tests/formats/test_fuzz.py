@@ -32,6 +32,7 @@ def write_all(folder: Path) -> None:
     foreign.write_robomimic(place("robomimic") / "demo.hdf5", sparse)
     foreign.write_d4rl(place("d4rl") / "set.hdf5", tricky())
     foreign.write_ogbench(place("ogbench") / "maze.npz", tricky(), masks=True, rewards=True)
+    foreign.write_arrays(place("arrays") / "set.npz", tricky(("left",)))
     foreign.write_rlds(place("rlds"), images, last_step="observation")
     foreign.write_tdmpc2(place("tdmpc2") / "chunk_0.pt", equal, [0, 1, 2])
     foreign.write_tdmpc2(place("tdmpc2-reduced") / "chunk_0.pt", equal, [0, 1, 2], reduced=True)
@@ -49,4 +50,4 @@ def test_damaged_files_give_clean_errors(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(source), "PATH": "", "OMP_NUM_THREADS": "1"},
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    assert len(found.stdout.splitlines()) == 13
+    assert len(found.stdout.splitlines()) == 14

@@ -41,6 +41,7 @@ def test_first_camera_episode_of_a_lerobot_dataset() -> None:
     changes = [np.abs(after.astype(int) - before).mean() for before, after in itertools.pairwise(frames[:20])]
     assert max(changes) < 20, "frames follow each other"
     assert (episode.terminated, episode.truncated, episode.success) == (False, True, None)
+    assert (dataset.state_names[0], dataset.action_names[-1]) == ("kLeftShoulderPitch", "kRightHandThumbRotation")
     assert episode.instruction == "Pick up the yellow bottle on the table."
     assert not episode.reward.any()
 
@@ -49,6 +50,19 @@ def test_missing_videos_are_counted_before_anything_is_decoded() -> None:
     found = r"cam_high missing in 68, the first .*episode_000000\.mp4.*skip-episodes, which reads 12 episodes \(10:22\)"
     with pytest.raises(ValueError, match=found):
         open_source(source("g1_bottle"), options=ImportOptions(split="train"))
+
+
+def test_missing_videos_are_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    path = source("g1_bottle")
+    options = ImportOptions(split="train", episodes="9:11", missing="skip-episodes")
+    (summary,) = import_dataset([path], tmp_path / "a", options=options)
+    assert (summary.episodes, list(Dataset(tmp_path / "a").spec.cameras)) == (1, ["cam_high"])
+    assert "1 of 2 episodes left out, because files are missing: cam_high." in summary.notes
+    options = ImportOptions(split="train", missing="skip-features")
+    (summary,) = import_dataset([path], tmp_path / "b", options=options)
+    assert (summary.episodes, summary.steps, summary.keys) == (80, 29417, {"observation.state": ("observation.state",)})
+    assert Dataset(tmp_path / "b").spec.state_names[-1] == "kRightHandThumbRotation"
 
 
 def test_import_of_an_rlds_dataset(tmp_path: Path) -> None:

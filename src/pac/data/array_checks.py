@@ -73,7 +73,9 @@ def as_rows(values: Any, where: str) -> Rows:
         rows: Rows = values if is_array else np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors on a GPU
         expected, fix = "an array of numbers", "Convert it to one numpy array first."
-        raise problem(where, expected=expected, found=f"{type(values).__name__}: {error}", fix=fix) from error
+        raise problem(
+            where, expected=expected, found=f"{type(values).__name__}: {str(error).rstrip('.')}", fix=fix
+        ) from error
     if rows.dtype.kind not in "fiub":
         fix = "Convert it to an array of numbers, such as float32, or of uint8 images."
         raise problem(where, expected="numbers", found=f"dtype {rows.dtype}", fix=fix)
@@ -145,12 +147,13 @@ def numbers(
     values: Any, where: str, at: Callable[[int], str] = "step {}".format, names: Sequence[str] = ()
 ) -> np.ndarray:
     """Convert rows to float32 (rows, dimensions). Raise at a NaN or an infinity. `at` says how to name a row."""
+    given = np.asarray(values).reshape(len(values), -1)
     with np.errstate(over="ignore"):
-        array = np.asarray(values).reshape(len(values), -1).astype(np.float32)
+        array = given.astype(np.float32)
     finite = np.isfinite(array)
     if not finite.all():
         row, place = (int(i) for i in np.argwhere(~finite)[0])
-        where = f"{where}, {at(row)}, {dimension(place, names)}"
+        where = f"{where}, {at(row)}" + (f", {dimension(place, names)}" if given.shape[1] > 1 else "")
         fix = "Repair the value, or leave the episode out."
-        raise problem(where, expected="a finite number", found=array[row, place], fix=fix)
+        raise problem(where, expected="a finite number (float32)", found=given[row, place], fix=fix)
     return array

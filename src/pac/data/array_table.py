@@ -4,7 +4,7 @@
 a time, and arrays are read forward only.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,7 @@ class ArrayTable:
     def _check_order(self, key: str, now: np.ndarray, following: np.ndarray, index: int, start: int) -> None:
         """Raise if a row inside the episode is not the observation after the row before it."""
         same = np.isclose(now[1:], following[:-1], rtol=1e-4, atol=1e-6, equal_nan=True)
-        wrong = np.flatnonzero(~same.reshape(len(now) - 1, -1).all(1))
+        wrong = np.flatnonzero(~same.all(axis=tuple(range(1, same.ndim))))
         if len(wrong):
             row = start + int(wrong[0])
             raise problem(
@@ -198,7 +198,8 @@ def width(rows: Rows) -> int:
 
 def part_names(keys: Keys, arrays: Mapping[str, Rows]) -> tuple[str, ...]:
     """Return names of the state's dimensions if it is made of several keys."""
-    return checks.dimension_names({key: width(arrays[key]) for key in keys.get(STATE, ())})
+    widths = {key.removeprefix(f"{BARE}/"): width(arrays[key]) for key in keys.get(STATE, ())}
+    return checks.dimension_names(widths)
 
 
 def checked_names(names: Sequence[str], count: int, where: str) -> tuple[str, ...]:
@@ -238,9 +239,10 @@ def _following(values: Any, used: Mapping[str, Rows], where: str) -> dict[str, R
     return {key: found[key] for key in used}
 
 
-def _texts(instruction: str | Sequence[str], count: int, where: str) -> list[str]:
+def _texts(instruction: Any, count: int, where: str) -> list[str]:
     """Return the instruction of each episode."""
-    texts = [instruction] * count if isinstance(instruction, str) else list(instruction)
+    texts = list(instruction) if isinstance(instruction, Iterable) else [instruction]
+    texts = [instruction] * count if isinstance(instruction, str) else texts
     good = len(texts) == count and all(isinstance(text, str) for text in texts)
     if not good:
         found = f"{len(texts)} values such as {texts[0]!r}" if texts else "none"

@@ -124,16 +124,12 @@ def bounds_of(low: Any, high: Any, count: int, where: str) -> dict[str, Any]:
     """Return the bounds of the action as fields of a DatasetSpec. A single number holds for every dimension."""
     if low is None and high is None:
         return {}
-    try:
-        if low is None or high is None:
-            raise ValueError("only one of them")
-        bounds = [np.broadcast_to(np.asarray(bound, np.float32), (count,)) for bound in (low, high)]
-        if not np.isfinite(bounds).all() or (bounds[0] > bounds[1]).any():
-            raise ValueError(f"{low} and {high}")
-    except (ValueError, TypeError) as error:
-        expected = f"{count} finite numbers each, low <= high"
-        fix = "Give both, or neither to have them measured."
-        raise problem(f"{where}, action_low and action_high", expected=expected, found=error, fix=fix) from error
+    bounds = [np.asarray(np.nan if bound is None else bound) for bound in (low, high)]
+    good = all(bound.dtype.kind in "fiu" and bound.shape in ((), (1,), (count,)) for bound in bounds)
+    bounds = [np.broadcast_to(bound, (count,)) for bound in bounds] if good else bounds
+    if not good or not np.isfinite(bounds).all() or (bounds[0] > bounds[1]).any():
+        expected, fix = f"{count} finite numbers each, low <= high", "Give both, or neither to have them measured."
+        raise problem(f"{where}, action_low and action_high", expected=expected, found=f"{low} and {high}", fix=fix)
     return {"action_low": bounds[0].tolist(), "action_high": bounds[1].tolist()}
 
 

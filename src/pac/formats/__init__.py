@@ -62,6 +62,8 @@ def open_source(path: str | Path, format: str = "auto", options: ImportOptions |
     check(name in FORMATS, "--format", "a known format", repr(name), suggest(name, FORMATS).strip())
     has_text = "instruction" not in options.keys or name in ("minari", "rlds")
     check(has_text, "--keys instruction", "minari or rlds", name, "Use --instruction instead.")
+    splits = ("lerobot", "rlds", "robomimic")
+    check(options.split is None or name in splits, "--split", " or ".join(splits), name, "Choose --episodes instead.")
     with reading(path, name):
         source: ForeignDataset = FORMATS[name].read_dataset(path, options)
     source = replace(source, format=name, path=path, fps=options.fps or source.fps)

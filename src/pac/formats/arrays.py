@@ -47,18 +47,21 @@ def only_here(names: set[str]) -> set[str]:
 
 
 def detect(path: Path) -> bool:
-    names = names_of(path)
+    names = set(names_of(path))
     if "actions" not in names or not any(map(is_observation, names)):
         return False
     return bool(only_here(names)) or not names & OGBENCH_ONLY
 
 
 def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
-    names = names_of(path)
+    ordered = names_of(path)
+    names = set(ordered)
     fields = {"actions": key_of("action", "actions", options), "rewards": key_of("reward", "rewards", options)}
-    observed = sorted(name for name in names if is_observation(name) or name in options.named_keys)
-    observed = [name for name in observed if name not in fields.values()]
+    observed = [name for name in ordered if is_observation(name) or name in options.named_keys - {*fields.values()}]
     following = {name: _next_name(name) for name in observed if _next_name(name) in names}
+    unmatched = sorted(n for n in names if n.startswith("next_observations") and n not in following.values())
+    fix = "Name next observations like the observations: 'next_observations/state' for 'observations/state'."
+    check(not unmatched, path, "next observations of an observation", ", ".join(unmatched), fix)
     for name, meaning in OTHER_NAMES.items():
         fix = f"Rename it: {meaning}."
         check(name not in names or name in options.named_keys, path, "known keys", f"key {name!r}", fix)

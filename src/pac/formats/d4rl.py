@@ -54,8 +54,8 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     timeout = _timeouts(file, columns, terminal, options, path, notes)
     ends = split_ends(terminal | timeout, notes)
     starts = np.append(0, ends[:-1])
-    read = {"terminals", "timeouts", action_key, reward_key, *used_keys(keys), *["next_observations"] * has_next}
-    if others := sorted(set(map(str, file)) - read):
+    read_keys = {"terminals", "timeouts", action_key, reward_key, *used_keys(keys), *["next_observations"] * has_next}
+    if others := sorted(set(map(str, file)) - read_keys):
         notes.append(f"Not read: {', '.join(others)}. --keys reads them.")
     chosen = options.ranges.choose(range(len(ends)), path, notes)
 

@@ -136,13 +136,21 @@ def _dimension_names(features: list[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of all dimensions of these vectors, if the dataset has one for each."""
     found: list[str] = []
     for feature in features:
-        names = feature.get("names")
-        if isinstance(names, dict):
-            names = [name for part in names.values() for name in (part if isinstance(part, list) else [part])]
-        if not isinstance(names, list) or feature.get("shape") != [len(names)]:
+        names = _flat_names(feature.get("names"))
+        if feature.get("shape") != [len(names)]:
             return ()
-        found += map(str, names)
+        found += names
     return tuple(found)
+
+
+def _flat_names(names: Any) -> list[str]:
+    """Return the names in a list, in lists within it, or in a dictionary of lists or of positions."""
+    if isinstance(names, dict):
+        positions = all(type(value) is int for value in names.values())
+        names = sorted(names, key=names.__getitem__) if positions else list(names.values())
+    if isinstance(names, list):
+        return [name for part in names for name in _flat_names(part)]
+    return [] if names is None else [str(names)]
 
 
 def _tables(

@@ -52,12 +52,12 @@ class Column:
         return np.frombuffer(content, self.dtype)
 
 
-def names_of(path: Path) -> set[str]:
-    """Return the names of the arrays in a file. It is empty if the file is no npz file."""
+def names_of(path: Path) -> list[str]:
+    """Return the names of the arrays in a file, in its order. There are none if the file is no npz file."""
     if path.suffix != ".npz" or not zipfile.is_zipfile(path):
-        return set()
+        return []
     with zipfile.ZipFile(path) as archive:
-        return {name.removesuffix(".npy") for name in archive.namelist()}
+        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 @contextmanager

@@ -27,17 +27,17 @@ from pac.types import Episode
 
 
 def detect(path: Path) -> bool:
-    names = names_of(path)
+    names = set(names_of(path))
     return {"observations", "actions", "terminals"} <= names and not only_here(names)
 
 
 def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     action_key, reward_key = key_of("action", "actions", options), key_of("reward", "rewards", options)
-    names = names_of(path)
+    names = set(names_of(path))
     foreign = sorted(only_here(names))
     check(not foreign, path, "keys of OGBench", f"key {', '.join(map(repr, foreign))}", "Choose --format arrays.")
-    wanted = {"terminals", "observations", action_key} | (options.named_keys - {reward_key})
-    with open_columns(path, wanted | ({reward_key, "masks"} & names)) as columns:
+    needed = {"terminals", "observations", action_key} | (options.named_keys - {reward_key})
+    with open_columns(path, needed | ({reward_key, "masks"} & names)) as columns:
         terminals = columns["terminals"]
         num_rows = terminals.shape[0]
         observed = columns.keys() & ({"observations"} | options.named_keys) - {action_key, reward_key}

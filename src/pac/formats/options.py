@@ -87,12 +87,12 @@ def _named_cameras(
     if options.cameras is None:
         return dict(cameras)
     names = [feature.removeprefix(IMAGES) for feature in cameras]
-    wanted = [name.removeprefix(IMAGES) for name in options.cameras]
-    for name in wanted:
+    requested = [name.removeprefix(IMAGES) for name in options.cameras]
+    for name in requested:
         found, fix = f"cameras {', '.join(names) or 'none'}", "Correct --cameras."
         near = suggest(name, names) if names else ""
         check(name in names, where, f"camera {name!r} (from --cameras)", found, fix + near)
-    return {IMAGES + name: cameras[IMAGES + name] for name in wanted}
+    return {IMAGES + name: cameras[IMAGES + name] for name in requested}
 
 
 def choose_array_keys(arrays: Mapping[str, Any], options: ImportOptions, where: object) -> dict[str, tuple[str, ...]]:

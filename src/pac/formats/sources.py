@@ -41,9 +41,9 @@ def locate(source: str | Path) -> Path:
     is_path = path.is_absolute() or name.startswith(".") or Path(path.parts[0]).is_dir()
     if HUB_ID.fullmatch(name) and not is_path:
         return _from_hub(name)
-    tried = f" and no dataset of this id in {minari_root()}" if MINARI_ID.fullmatch(name) else ""
+    elsewhere = f" and no dataset of this id in {minari_root()}" if MINARI_ID.fullmatch(name) else ""
     ids = " A dataset on Hugging Face: hf://OWNER/NAME."
-    raise problem(name, expected="a file or folder", found=f"nothing there{tried}", fix=CHECK_PATH + ids)
+    raise problem(name, expected="a file or folder", found=f"nothing there{elsewhere}", fix=CHECK_PATH + ids)
 
 
 def minari_root() -> Path:
@@ -81,12 +81,12 @@ def _from_hub(name: str) -> Path:
     """Return the folder of a Hugging Face dataset: from the cache, else downloaded."""
     hub = need("huggingface_hub", "hub")
     repository, _, revision = name.partition("@")
-    wanted = {"repo_id": repository, "repo_type": "dataset", "revision": revision or None}
+    request = {"repo_id": repository, "repo_type": "dataset", "revision": revision or None}
     try:
         try:
-            return Path(hub.snapshot_download(**wanted, local_files_only=True))
+            return Path(hub.snapshot_download(**request, local_files_only=True))
         except need("huggingface_hub.errors", "hub").LocalEntryNotFoundError:  # not in the cache
-            return Path(hub.snapshot_download(**wanted))
+            return Path(hub.snapshot_download(**request))
     except Exception as error:  # the hub raises many kinds: offline, no such dataset, gated
         found = f"{type(error).__name__}: {str(error).strip().splitlines()[0].rstrip('.')}"
         fix = "Check the name and the network, or give the path of a folder."

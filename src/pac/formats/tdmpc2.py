@@ -57,7 +57,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     keys = choose_keys(["obs"], [], options, path)
     notes = ["TD-MPC2's format has no terminals: every end counts as a time limit."]
     total = sum(map(len, rows))
-    wanted = set(options.ranges.choose(range(total), path, notes))
+    selected = set(options.ranges.choose(range(total), path, notes))
     if task is None:
         width = {name: max(chunk[name].shape[2] for chunk in chunks) for name in ("obs", "action")}
         notes.append("Observations and actions keep their zero padding; --task imports one task and cuts it.")
@@ -69,7 +69,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
         for file, chunk, chosen in zip(files, chunks, rows, strict=True):
             for index in chosen.tolist():
                 position += 1
-                if position not in wanted:
+                if position not in selected:
                     continue
                 number = int(chunk["task"][index].flat[0])
                 yield build_episode(
@@ -86,7 +86,7 @@ def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:
     return ForeignDataset(
         keys=keys,
         episodes=episodes(),
-        num_episodes=len(wanted),
+        num_episodes=len(selected),
         action_low=-np.ones(width["action"], np.float32),
         action_high=np.ones(width["action"], np.float32),
         notes=notes,
