@@ -13,6 +13,7 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
+from pac.cli.next_step import print_next, report_command
 from pac.improve.folder import ROUNDS, FinishedRound, ImproveFolder
 from pac.improve.loop import Loop, StoppedError, signals
 from pac.improve.settings import describe, load
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
             ) from error
     if folder.rounds:
         console.print(table(folder.rounds))
-    console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)
+    made = f"{args.out}: {len(folder.rounds)} rounds. {ENDS[status]}"
+    print_next(console, made, ("", report_command([args.out], args.out / "page.html")))
     return 0
 
 

@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from pac.cli.mixture import print_plan
+from pac.cli.next_step import evaluate_command, evaluation_of, print_next, report_command
 from pac.collection import collect_data
 from pac.evaluation.in_training import TrainingEvaluator
 from pac.recipe import load_recipe
@@ -16,6 +17,7 @@ from pac.training import distributed
 from pac.training.run import perform
 from pac.training.run_dir import COLLECTED, CONFIG
 from pac.training.setup import choose_device
+from pac.training.trainer import Trainer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +50,19 @@ def run(args: argparse.Namespace) -> int:
                 if text := explain(error, args.out):
                     raise ValueError(text) from error
                 raise
+            print_next_steps(trainer, args)
             return 0 if trainer.interrupted is None else 128 + trainer.interrupted
+
+
+def print_next_steps(trainer: Trainer, args: argparse.Namespace) -> None:
+    """Print the run's folder, and how to go on: resume it, or evaluate it, or look at its curves."""
+    out, evaluation = args.out, evaluation_of(trainer.config)
+    if trainer.interrupted is not None:
+        return print_next(trainer.console, "", ("", [*shlex.split(command(args)), "--resume"]))
+    page = ("to see its curves", report_command([out], out / "page.html"))
+    test = ("", evaluate_command(out, evaluation, "--json", out / "evaluation.json"))
+    made = f"{out}: a policy of {trainer.state.step:,} steps, with its log and checkpoints."
+    print_next(trainer.console, made, test if evaluation.tasks else page)
 
 
 def explain(error: RuntimeError | OSError, out: Path) -> str | None:

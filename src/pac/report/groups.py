@@ -18,7 +18,7 @@ from pac.evaluation.compare import Difference, compare
 from pac.evaluation.records import EpisodeRecord, by_actor
 from pac.evaluation.summary import Row, Summary, summarise
 from pac.model.pretrained import pretrained_folder
-from pac.old_names import rename_recipe
+from pac.old_names import rename_run_config
 from pac.report.sources import LoadedEvaluation, LoadedRun
 from pac.training.run import differences
 
@@ -162,7 +162,7 @@ def _run_of(about: Mapping[str, Any], runs: Sequence[LoadedRun]) -> LoadedRun | 
         settings = json.loads((pretrained_folder(place) / "train_config.json").read_text())
     except (OSError, ValueError):
         return None
-    return LoadedRun(name=about["checkpoint"], settings={"config": rename_recipe(settings, warn=False)})
+    return LoadedRun(name=about["checkpoint"], settings=rename_run_config(settings))
 
 
 def _row(evaluation: LoadedEvaluation, actor: str, run: LoadedRun | None) -> str:
