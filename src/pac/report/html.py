@@ -5,12 +5,15 @@ variables, so that drawings follow the reader's scheme. The series (--s0 to --s6
 colour-blind readers, made darker or lighter until each has a contrast of 3 to its background.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape as escape  # exported again
+from html import unescape
 
-from pac.evaluation.tables import Grid
+from pac.evaluation.tables import Grid, stacked
 from pac.resources import ASSETS
 
+PHONE, SCREEN = 358, 1240  # pixels for a table on a phone of 390 and on a screen of 1,400
 SERIES = 7  # colours; later series have another dash pattern
 
 _LIGHT = """color-scheme: light; --paper: #fff; --ink: #1d2126; --soft: #5b6570; --line: #d9dee3; --faint: #f3f5f7;
@@ -76,7 +79,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str 
 
 
 def grid_table(grid: Grid) -> str:
-    """Return a table of an evaluation. The best numbers of a row are bold."""
+    """Return a table of an evaluation. The best numbers of a row are bold. A wide one has a line per actor."""
+    texts = [[text for text, _ in row] for row in grid.rows]
+    if _width(grid.header, texts, first=288) > SCREEN and grid.stub < len(grid.header):
+        grid = stacked(grid)
     rows = [[f"<strong>{escape(text)}</strong>" if bold else escape(text) for text, bold in row] for row in grid.rows]
     return _table(grid.header, rows, grid.title, pooled=grid.pooled)
 
@@ -84,14 +90,29 @@ def grid_table(grid: Grid) -> str:
 def _table(
     header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, pooled: int = 0, words: int | None = None
 ) -> str:
-    """Return a table in a box that scrolls, so that the page never scrolls sideways."""
+    """Return a table in a box that scrolls, so that the page never scrolls sideways.
+
+    If it is too wide for a phone, a phone shows each row as a list (class `list`).
+    """
+    texts = [[unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in rows]
+    kind = ' class="list"' if _width(header, texts, first=136) > PHONE else ""
     kinds = [' class="words"' if column == words else "" for column in range(len(header))]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, header, strict=True))
     lines = []
     for number, row in enumerate(rows):
-        cells = "".join(f"<td{kind}>{text}</td>" for kind, text in zip(kinds, row, strict=True))
+        names = [f' data-label="{escape(name)}"' for name in header]
+        cells = "".join(f"<td{name}{k}>{text}</td>" for name, k, text in zip(names, kinds, row, strict=True))
         first_pooled = ' class="pooled"' if number == len(rows) - pooled else ""
         lines.append(f"<tr{first_pooled}>{cells}</tr>")
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
     body = "\n".join(lines)
-    return f'<div class="scroll"><table>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table{kind}>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    )
+
+
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]], *, first: int) -> int:
+    """Return about how many pixels wide a table is. The first column wraps at `first`, headings at their words."""
+    columns = zip(header, *rows, strict=True)
+    widths = [15 + 7 * max(len(text) for text in [*name.split(), *cells, ""]) for name, *cells in columns]
+    return min(widths[0], first) + sum(widths[1:]) if widths else 0
