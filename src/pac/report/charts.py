@@ -174,7 +174,8 @@ class Axes:
         parts = [_rule((LEFT, self.bottom), (WIDTH - RIGHT, self.bottom), "soft")]
         if y_name:
             at = f"9 {(TOP + self.bottom) / 2}"
-            parts.append(f'<text transform="translate({at}) rotate(-90)" text-anchor="middle">{escape(y_name)}</text>')
+            place = f'class="axis" transform="translate({at}) rotate(-90)" text-anchor="middle"'
+            parts.append(f"<text {place}>{escape(y_name)}</text>")
         for value in ticks(self.y_low, self.y_high):
             if counts and abs(value - round(value)) > 1e-6:
                 continue
@@ -187,7 +188,7 @@ class Axes:
             x = self.x(value)
             parts.append(_rule((x, self.bottom), (x, self.bottom + 3), "soft"))
             parts.append(_text(x, self.bottom + 14, short(value), "end" if x > WIDTH - RIGHT - 8 else "middle"))
-        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, self.height - 4, x_name, "middle"))
+        parts.append(_axis_name((LEFT + WIDTH - RIGHT) / 2, self.height - 4, x_name))
         return "".join(parts)
 
     def clip(self, content: str) -> str:
@@ -208,6 +209,10 @@ def _rule(start: tuple[Number, Number], end: tuple[Number, Number], ink: str, da
 
 def _text(x: Number, y: Number, text: str, anchor: str) -> str:
     return f'<text x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _axis_name(x: Number, y: Number, text: str) -> str:
+    return _text(x, y, text, "middle").replace("<text", '<text class="axis"', 1)
 
 
 def _path(axes: Axes, x: np.ndarray, y: np.ndarray) -> str:
@@ -352,7 +357,7 @@ def bars(title: str, rows: Sequence[Bar], x_range: tuple[float, float] | None = 
         parts.append(_text(x, end + 13, short(value), "start" if x < 12 else "end" if x > WIDTH - 24 else "middle"))
     parts += [_bar(row, head + step * i, place, left + inner) for i, row in enumerate(rows)]
     if x_name:
-        parts.append(_text(WIDTH / 2, end + 28, x_name, "middle"))
+        parts.append(_axis_name(WIDTH / 2, end + 28, x_name))
     return make_drawing("".join(parts), end + (33 if x_name else 18), title)
 
 

@@ -14,6 +14,7 @@ from pac.evaluation.tables import Grid, stacked
 from pac.resources import ASSETS
 
 PHONE, SCREEN = 358, 1240  # pixels for a table on a phone of 390 and on a screen of 1,400
+LONG = 40  # characters of a cell; longer ones wrap
 SERIES = 7  # colours; later series have another dash pattern
 
 _LIGHT = """color-scheme: light; --paper: #fff; --ink: #1d2126; --soft: #5b6570; --line: #d9dee3; --faint: #f3f5f7;
@@ -95,8 +96,10 @@ def _table(
     If it is too wide for a phone, a phone shows each row as a list (class `list`).
     """
     texts = [[unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in rows]
-    kind = ' class="list"' if _width(header, texts, first=136) > PHONE else ""
-    kinds = [' class="words"' if column == words else "" for column in range(len(header))]
+    shape = ' class="list"' if _width(header, texts, first=136) > PHONE else ""
+    longest = [max(map(len, column), default=0) for column in zip(*texts, strict=True)] or [0] * len(header)
+    kinds = ["words" if column == words else "long" if longest[column] > LONG else "" for column in range(len(header))]
+    kinds = [f' class="{kind}"' if kind else "" for kind in kinds]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, header, strict=True))
     lines = []
     for number, row in enumerate(rows):
@@ -107,7 +110,7 @@ def _table(
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
     body = "\n".join(lines)
     return (
-        f'<div class="scroll"><table{kind}>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+        f'<div class="scroll"><table{shape}>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
     )
 
 

@@ -62,7 +62,7 @@ def write_report(
         improvements_section(improvements),
         runs_section(rows),
         data_section(runs),
-        videos_section({path: text for path, text in videos.items() if path != chosen}, video_megabytes),
+        videos_section(videos, chosen, video_megabytes),
         html.section("Settings", [_settings(source) for source in found]),
         html.section("Commands", [_commands(found, command)]),
     ]

@@ -29,7 +29,6 @@ KNOWN = {  # metric -> title, name of the y axis with its unit
     "policy/kl_to_reference": ("KL to the reference policy", "KL, nats"),
     "weights/temperature": ("Temperature", "temperature, units of value"),
 }
-UPDATES = "updates (training steps)"
 MAX_OTHERS = 24  # charts of metrics that are not in KNOWN
 CURVES = (
     "Lines are moving means; faint lines are what was logged. Of several seeds the line is the mean and the band the "
@@ -38,14 +37,14 @@ CURVES = (
 
 
 def runs_section(groups: Groups) -> str:
-    rows = []
+    rows, labelled = [], any(row != run.name for row, runs in groups.items() for run in runs)
     for row, runs in groups.items():
         for run in runs:
             last, planned, count = run.last_step, run.settings.get("steps"), run.settings.get("parameters")
             rows.append(
                 [
                     run.name,
-                    row,
+                    *([row] if labelled else []),
                     str(run.recipe.get("method", "-")),
                     "-" if run.seed is None else str(run.seed),
                     f"{last:,}" if planned in (None, last) else f"{last:,} of {planned:,}",
@@ -53,7 +52,7 @@ def runs_section(groups: Groups) -> str:
                     f"{run.summary['seconds'] / 60:,.1f} min" if "seconds" in run.summary else "-",
                 ]
             )
-    header = ["run", "row", "method", "seed", "updates", "parameters", "time"]
+    header = ["run", *(["row"] if labelled else []), "method", "seed", "updates", "parameters", "time"]
     return html.section("Runs", [html.table(header, rows)] if rows else [])
 
 
@@ -100,7 +99,7 @@ def metric_chart(name: str, groups: Groups, colours: Mapping[str, int], shown: M
             make = _evaluation_series if is_evaluation else _series
             series.append(make(row, found, name, colours[row]))
     y_range = (-3.0, 103.0) if is_evaluation and name.endswith("/success") else None
-    drawing = charts.lines(title, series, x_name=UPDATES, y_name=unit, y_range=y_range)
+    drawing = charts.lines(title, series, x_name="updates", y_name=unit, y_range=y_range)
     return drawing.figure("" if is_evaluation or title == name else name)
 
 

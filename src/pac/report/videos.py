@@ -43,10 +43,12 @@ def _embedded_size(path: Path) -> float:
     return path.stat().st_size * 4 / 3  # base64
 
 
-def videos_section(captions: Mapping[Path, str], megabytes: float) -> str:
-    """Return the first videos that fit. The others are named."""
-    room, figures, left_out = megabytes * 1e6, [], []
+def videos_section(captions: Mapping[Path, str], chosen: Path | None, megabytes: float) -> str:
+    """Return the first videos that fit beside the chosen one, which is higher up. The others are named."""
+    room, figures, left_out = megabytes * 1e6 - (_embedded_size(chosen) if chosen else 0), [], []
     for path, caption in captions.items():
+        if path == chosen:
+            continue
         size = _embedded_size(path)
         if size > room:
             left_out.append(str(path))
