@@ -83,6 +83,58 @@ def test_runs_curves_and_mixture(tmp_path: Path) -> None:
     ]
 
 
+def test_each_chart_names_its_axes_and_each_table_keeps_to_its_box(tmp_path: Path) -> None:
+    text = make_page(sources(tmp_path))
+    svgs = re.findall(r'<svg viewBox="0 0 360 .*?</svg>(?=</figure>|</div>)', text, re.DOTALL)
+    assert len(svgs) > 8
+    for svg in svgs:
+        names = re.findall(r'<text class="axis"[^>]*>(.*?)</text>', svg)
+        assert len(names) == (1 if "<rect" in svg else 2), svg[:200]  # a bar stands below its name
+        assert all(names)
+    assert text.count("<table") == text.count('<div class="scroll"><table')
+    wide = [table for table in re.findall("<table.*?</table>", text, re.DOTALL) if 'class="list"' in table[:30]]
+    assert wide
+    for table in wide:
+        heads = re.findall(r"<th [^>]*>(.*?)</th>", table)
+        assert re.findall(r'data-label="(.*?)"', table)[: len(heads)] == heads
+
+
+def test_the_page_begins_with_a_sentence_and_a_chart(tmp_path: Path) -> None:
+    text = make_page(sources(tmp_path))
+    start = text[text.index("<h1>") : text.index("<h2>")]
+    assert "PAC succeeds in 60% (95%: 45 to 74) on 2 tasks, over 40 episodes." in start
+    assert re.search(r"It is better than .*random \(5%\)", start)
+    assert start.count("<svg") == 1
+    assert "success, % of episodes" in start
+    only_runs = make_page([f"PAC={write_run(tmp_path / 'r', config(), metrics())}"])
+    assert "Evaluated in training. PAC: 50% success at update 100." in only_runs
+    only_improvement = make_page([sources(tmp_path / "more")[-1]])
+    assert (
+        "door-open: success 60.0% [50.0, 70.0] after round 2, 20.0% [10.0, 30.0] after round 0. 2 of 3"
+        in only_improvement
+    )
+
+
+def test_the_better_way_to_act_is_named(tmp_path: Path) -> None:
+    """Two seeds with both ways: rows are pooled over the seeds, and pairs are within a seed."""
+    records, actors = [], {}
+    for seed in (0, 1):
+        for way, wins in (("sample", 5), ("mode", 9 + seed)):
+            label = f"PAC, seed {seed} ({way})"
+            actors[label] = {"checkpoint": f"gone/{seed}", "fingerprint": str(seed), "sampling": way, "best_of": 1}
+            records += episodes(label, DOOR, wins, 10)
+    page = Page(make_page([write_evaluation(tmp_path / "e.json", records, actors)]))
+    assert "PAC: most likely actions are better than sampled actions, by 45.0 points of success [" in page.text
+    assert "over 20 pairs" in page.text
+    assert page.table("Success, %")["door-open"]["PAC (mode)"] == show(19, 20)
+
+
+def test_without_a_video_the_page_says_how_to_make_one(tmp_path: Path) -> None:
+    file = write_evaluation(tmp_path / "e.json", episodes("a", DOOR, 2, 4))
+    page = Page(make_page([file]))
+    assert f"pac evaluate x --json {file} --videos {tmp_path / 'videos'}" in page.text
+
+
 def test_rounds_of_improvement(tmp_path: Path) -> None:
     page = Page(make_page([sources(tmp_path)[-1]]))
     assert page.headings == ["PAC report", "Rounds of improvement", str(tmp_path / "improve"), "Settings", "Commands"]

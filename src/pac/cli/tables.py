@@ -7,19 +7,29 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pac.evaluation.tables import Cell, Grid, stacked
+from pac.evaluation.tables import Cell, Grid
 
 
-def print_grids(grids: Sequence[Grid], console: Console) -> None:
+def print_grids(made: Sequence[Grid], console: Console) -> None:
     """Print tables. One that is too wide for the console has a line per actor in place of a column."""
     unlimited = console.options.update(width=10_000)
-    for grid in grids:
+    for grid in made:
         table = _draw(grid.title, grid.header, grid.rows, {len(grid.rows) - grid.pooled})
         if grid.stub < len(grid.header) and console.measure(table, options=unlimited).maximum > console.width:
-            tall = stacked(grid)
-            gaps = set(range(0, len(tall.rows), len(grid.header) - grid.stub))
-            table = _draw(tall.title, tall.header, tall.rows, gaps)
+            header, rows = _stack(grid)
+            table = _draw(grid.title, header, rows, set(range(0, len(rows), len(grid.header) - grid.stub)))
         console.print(table)
+
+
+def _stack(grid: Grid) -> tuple[list[str], list[list[Cell]]]:
+    """Return the header and rows of a table with a line per row and actor."""
+    rows = list[list[Cell]]()
+    for row in grid.rows:
+        head = row[: grid.stub]
+        for actor, cell in zip(grid.header[grid.stub :], row[grid.stub :], strict=True):
+            rows.append([*head, (actor, False), cell])
+            head = [("", False)] * grid.stub
+    return [*grid.header[: grid.stub], "actor", "value"], rows
 
 
 def _draw(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], gaps: Container[int]) -> Table:

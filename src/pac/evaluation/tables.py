@@ -71,18 +71,6 @@ def _place(place: str, tasks: int) -> str:
     return place if "/" in place else f"pooled, {place}, {number}"
 
 
-def stacked(grid: Grid) -> Grid:
-    """Return a narrower table, with a line per row and actor in place of a column per actor."""
-    rows = list[list[Cell]]()
-    for row in grid.rows:
-        head = row[: grid.stub]
-        for actor, cell in zip(grid.header[grid.stub :], row[grid.stub :], strict=True):
-            rows.append([*head, (actor, False), cell])
-            head = [("", False)] * grid.stub
-    header = [*grid.header[: grid.stub], "actor", "value"]
-    return Grid(grid.title, header, rows, grid.pooled * (len(grid.header) - grid.stub), len(header))
-
-
 def show(estimate: Estimate | None, scale: float = 1.0) -> str:
     """Return a text such as `61.0 [57.3, 64.5]`. A single episode has no interval."""
     if estimate is None:

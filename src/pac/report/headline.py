@@ -13,6 +13,7 @@ from pac.report.results import bar_chart, estimates, main_result
 from pac.report.sources import LoadedImprovement, LoadedRun
 from pac.report.training import EVALUATION, metric_chart
 
+MOST_NAMES = 4  # of a list
 Groups = Mapping[str, Sequence[LoadedRun]]
 
 
@@ -69,6 +70,8 @@ def _value(metric: str, estimate: Estimate) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
+    if len(names) > MOST_NAMES:
+        names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} others"]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape as escape  # exported again
 from html import unescape
 
-from pac.evaluation.tables import Grid, stacked
+from pac.evaluation.tables import Grid
 from pac.resources import ASSETS
 
 PHONE, SCREEN = 358, 1240  # pixels for a table on a phone of 390 and on a screen of 1,400
@@ -28,7 +28,9 @@ COLOURS = (
     f":root {{ {_LIGHT} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}\n"
     f"@media print {{ :root {{ {_LIGHT} }} }}\n"
 )
-STYLE = COLOURS + (ASSETS / "page.css").read_text()
+LIST = (ASSETS / "list.css").read_text()  # a table as a list: class `list` on a phone, class `tall` on any screen
+STYLE = COLOURS + (ASSETS / "page.css").read_text() + f"@media (max-width: 600px) {{ {LIST} }}\n"
+STYLE += LIST.replace(".list", ".tall")
 
 
 def document(title: str, parts: Iterable[str], *, script: str = "") -> str:
@@ -80,10 +82,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str 
 
 
 def grid_table(grid: Grid) -> str:
-    """Return a table of an evaluation. The best numbers of a row are bold. A wide one has a line per actor."""
-    texts = [[text for text, _ in row] for row in grid.rows]
-    if _width(grid.header, texts, first=288) > SCREEN and grid.stub < len(grid.header):
-        grid = stacked(grid)
+    """Return a table of an evaluation. The best numbers of a row are bold."""
     rows = [[f"<strong>{escape(text)}</strong>" if bold else escape(text) for text, bold in row] for row in grid.rows]
     return _table(grid.header, rows, grid.title, pooled=grid.pooled)
 
@@ -93,10 +92,12 @@ def _table(
 ) -> str:
     """Return a table in a box that scrolls, so that the page never scrolls sideways.
 
-    If it is too wide for a phone, a phone shows each row as a list (class `list`).
+    If it is too wide for a phone, a phone shows each row as a list (class `list`). If it is too wide for a screen too,
+    all do (class `tall`).
     """
     texts = [[unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in rows]
-    shape = ' class="list"' if _width(header, texts, first=136) > PHONE else ""
+    is_wide, is_too_wide = _width(header, texts, first=136) > PHONE, _width(header, texts, first=288) > SCREEN
+    shape = ' class="tall"' if is_too_wide else ' class="list"' if is_wide else ""
     longest = [max(map(len, column), default=0) for column in zip(*texts, strict=True)] or [0] * len(header)
     kinds = ["words" if column == words else "long" if longest[column] > LONG else "" for column in range(len(header))]
     kinds = [f' class="{kind}"' if kind else "" for kind in kinds]

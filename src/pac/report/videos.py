@@ -63,7 +63,7 @@ def _video(path: Path, caption: str) -> str:
     content = path.read_bytes()
     source = f"data:{VIDEO_TYPES[path.suffix]};base64,{base64.b64encode(content).decode()}"
     if path.suffix == ".mp4":
-        player = f'<video controls muted loop playsinline preload="metadata" src="{source}"></video>'
+        player = f'<video controls muted loop playsinline preload="auto" src="{source}"></video>'
         caption += "" if b"avc1" in content else "<br>Not H.264: your browser may not play it."
     else:
         player = f'<img class="film" alt="{caption}" src="{source}">'
