@@ -29,8 +29,8 @@ def sampling_pairs(actors: Mapping[str, Mapping[str, Any]]) -> list[SamplingPair
     pairs = []
     for (first, one), (second, other) in itertools.combinations(actors.items(), 2):
         ways = one.get("sampling"), other.get("sampling")
-        rest = [json.dumps({**about, "sampling": None}, sort_keys=True, default=str) for about in (one, other)]
-        if None not in ways and ways[0] != ways[1] and rest[0] == rest[1]:
+        others = [json.dumps({**about, "sampling": None}, sort_keys=True, default=str) for about in (one, other)]
+        if None not in ways and ways[0] != ways[1] and others[0] == others[1]:
             base = first.rpartition(" (")[0]
             name = base if base and base == second.rpartition(" (")[0] else f"{first} and {second}"
             pairs.append(SamplingPair(name=name, first=first, second=second, ways=(str(ways[0]), str(ways[1]))))

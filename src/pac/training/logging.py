@@ -176,7 +176,7 @@ class RunLogger:
 def evaluation_lines(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
     """Return a line per task of an evaluation, with the change since `before`. Of many tasks only the extremes."""
     names = dict.fromkeys(name.removeprefix(EVALUATION).rpartition("/")[0] for name in metrics if _is_result(name))
-    tasks, pooled = ([name for name in names if ("/" in name) == single] for single in (True, False))
+    tasks, pooled = ([name for name in names if ("/" in name) == is_task] for is_task in (True, False))
     suites = {task.partition("/")[0] for task in tasks}
     metric = {name: "success" if f"{EVALUATION}{name}/success" in metrics else "return" for name in names}
     if len({metric[task] for task in tasks}) > 1 and len(pooled) > 1:
