@@ -110,7 +110,7 @@ def test_the_page_begins_with_a_sentence_and_a_chart(tmp_path: Path) -> None:
     assert "Evaluated in training. PAC: 50% success at update 100." in only_runs
     only_improvement = make_page([sources(tmp_path / "more")[-1]])
     assert (
-        "door-open: success 60.0% [50.0, 70.0] after round 2, 20.0% [10.0, 30.0] after round 0. 2 of 3"
+        "metaworld/door-open: success 60.0% [50.0, 70.0] after round 2, 20.0% [10.0, 30.0] after round 0. 2 of 3"
         in only_improvement
     )
 

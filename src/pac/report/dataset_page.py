@@ -13,6 +13,7 @@ from pac.report import charts, html
 from pac.report.dataset_summary import draw_sample, format_results
 
 NUM_FRAMES = 6  # of the episode that is shown
+MOST_PIXELS = 240  # of a side of an image
 MOST_CHARTS = 12  # of dimensions; more are folded
 
 
@@ -117,6 +118,9 @@ def _title(name: str, kind: str) -> str:
 
 
 def _image(image: np.ndarray) -> str:
+    """Return an image as HTML. Of a large one only every second, third, ... row and column is kept."""
+    stride = -(-max(image.shape) // MOST_PIXELS)
+    image = np.ascontiguousarray(image[::stride, ::stride])
     return f'<img src="data:image/png;base64,{base64.b64encode(png(image)).decode()}" alt="frame">'
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pac.evaluation.compare import Difference
 from pac.evaluation.summary import ALL, Estimate
 from pac.evaluation.tables import METRICS
-from pac.report import html
+from pac.report import charts, html
 from pac.report.groups import ComparisonGroup, plain_names
 from pac.report.improvement import round_chart
 from pac.report.results import bar_chart, estimates, main_result
@@ -35,6 +35,7 @@ def headline(
         names = [name for runs in rows.values() for run in runs for name in run.curves]
         metric = next((n for n in (f"{EVALUATION}all/success", f"{EVALUATION}all/return") if n in names), "loss/total")
         text, chart = describe_runs(rows, metric), metric_chart(metric, rows, colours) if metric in names else ""
+        chart += charts.legend([(row, colours[row]) for row in rows]) if len(rows) > 1 else ""
     return f'<p class="lead">{html.escape(text)}</p><div class="headline">{chart}</div>' if text else ""
 
 
@@ -81,7 +82,8 @@ def describe_improvement(improvement: LoadedImprovement) -> str:
     last = next((one for one in reversed(improvement.rounds) if one.promoted), first)
     task = next(iter(last.summary))
     promoted = sum(one.promoted for one in improvement.rounds)
-    text = f"{plain_names([task])[task]}: {last.summary[task].unit} {last.summary[task]} after round {last.round}"
+    shown = plain_names(dict.fromkeys(task for one in improvement.rounds for task in one.summary))
+    text = f"{shown[task]}: {last.summary[task].unit} {last.summary[task]} after round {last.round}"
     text += f", {first.summary[task]} after round {first.round}." if task in first.summary else "."
     return f"{text} {promoted} of {len(improvement.rounds)} rounds were promoted."
 
