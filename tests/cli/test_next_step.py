@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,15 @@ import runs
 from rich.console import Console
 
 from pac.cli import main, parse
-from pac.cli.evaluate import needed_episodes
+from pac.cli.demo import load
+from pac.cli.evaluate import needed_episodes, next_steps
 from pac.cli.next_step import evaluation_of, print_next
+from pac.cli.study import watch
+from pac.cli.train import print_next_steps
 from pac.evaluation import EpisodeRecord
 from pac.evaluation.result import make_result
 from pac.recipe import load_recipe
+from pac.study.folder import StudyFolder
 
 TASK = "control/pendulum.swingup"
 
@@ -72,7 +77,31 @@ def test_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     recipe = runs.dump({"groups": [group]}, tmp_path / "mixture.toml")
     ((name, *words),) = run(capsys, "mixture", recipe)
     assert load_recipe(words[0], [word for word in words if "=" in word]).mixture.groups[0].name == "a"
-    assert run(capsys, "export", path, "--format", "minari", "--out", tmp_path / "minari") == []
+    assert run(capsys, "export", path, "--format", "lerobot", "--out", tmp_path / "other", "--fps", 10) == []
+    again = tmp_path / "again"
+    assert run(capsys, "import", tmp_path / "other", "--out", again) == [["inspect", str(again)]]
+
+
+def test_an_interrupted_run_and_an_interrupted_evaluation_continue(capsys: pytest.CaptureFixture[str]) -> None:
+    text = io.StringIO()
+    args = parse(["train", "smoke", "--out", "runs/a b", "seed=1"])[1]
+    state = SimpleNamespace(step=5)
+    trainer: Any = SimpleNamespace(config=load_recipe("smoke"), interrupted=2, state=state, console=Console(file=text))
+    print_next_steps(trainer, args)
+    assert next_commands(text.getvalue()) == [["train", "smoke", "seed=1", "--out", "runs/a b", "--resume"]]
+    words = ["evaluate", "random", "--tasks", TASK, "--episodes", "7", "--json", "e.json", "--videos", "v"]
+    ((_, command),) = next_steps(parse(words)[1], [], None, interrupted=True)  # type: ignore[arg-type]
+    again = parse(list(map(str, command[1:])))[1]
+    assert (again.episodes, again.json, again.videos) == (7, Path("e.json"), Path("v"))
+
+
+def test_a_study_and_the_demo_end_with_a_film(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path, load("demo_quick", 1, tmp_path))
+    reason, command = watch(folder, folder.study.runs[-1])
+    args = parse(list(map(str, command[1:])))[1]
+    assert reason
+    assert (args.tasks, args.max_steps, args.stop_at_success) == (["metaworld/drawer-close"], 150, True)
+    assert args.videos == tmp_path / "films"
 
 
 def test_without_differing_rewards_the_command_clones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
