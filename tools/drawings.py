@@ -20,7 +20,7 @@ def sheet(title: str, drawings: Sequence[Drawing]) -> str:
         column = number % COLUMNS
         x, y = GAP + column * (WIDTH + GAP), tops[column]
         size = f'<svg x="{x}" y="{y + HEAD}" width="{WIDTH}" height="{drawing.height}" '
-        inner = re.sub(r' data-plot="[^"]*"', "", drawing.svg).replace("<svg ", size, 1)
+        inner = re.sub(r' (data-plot="[^"]*"|class="axis")', "", drawing.svg).replace("<svg ", size, 1)
         boxes.append(f'<text class="title" x="{x + 4}" y="{y + 14}">{html.escape(drawing.title)}</text>{inner}')
         tops[column] += HEAD + drawing.height + GAP
     width, height = GAP + min(COLUMNS, len(drawings)) * (WIDTH + GAP), max(tops)

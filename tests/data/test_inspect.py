@@ -99,8 +99,10 @@ def test_html_page_needs_no_other_file(make_episode: Any, make_dataset: Any, tmp
     assert "&lt;script&gt;" in page
     assert "<script" not in page
     assert not re.search(r"(src|href)\s*=\s*.(?!data:)", page)
-    assert page.count("<svg") == 3 + 3 + 2
-    assert len(re.findall('data:image/png;base64,[^"]+', page)) == 6
+    svgs = re.findall("<svg.*?</svg>", page, re.DOTALL)
+    assert len(svgs) == 1 + 1 + 1 + 3 + 2  # returns, an episode, rewards, state, actions
+    assert all(svg.count('class="axis"') == 2 for svg in svgs)
+    assert len(re.findall('data:image/png;base64,[^"]+', page)) == 5 + 6  # frames of an episode, first and last ones
 
 
 def test_png_round_trip() -> None:

@@ -79,13 +79,13 @@ def look(browser: str, folder: Path, width: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("width", [375, 1100])
+@pytest.mark.parametrize("width", [390, 1400])
 def test_the_page_never_scrolls_sideways_and_its_script_runs(browser: str, tmp_path: Path, width: int) -> None:
     wide_page(tmp_path)
     found = look(browser, tmp_path, width)
     assert found["page"] == found["window"] == width
-    assert found["wide"] >= 1  # tables that are too wide scroll in their own box
+    assert found["wide"] == 0  # a phone shows wide tables as lists; a screen has a line per actor
     assert found["errors"] == []
     assert "updates 100" in found["tip"]
-    assert "pac" in found["tip"]
+    assert "rrr0" in found["tip"]
     assert min(found["svgs"]) > 250  # text in the drawings keeps a readable size

@@ -44,16 +44,16 @@ def sources(tmp_path: Path) -> list[str]:
 def test_the_numbers_are_those_of_the_sources(tmp_path: Path) -> None:
     page = Page(make_page(sources(tmp_path)))
     success = page.table("Success, %")
-    assert success[DOOR]["PAC"] == show(14, 20)
-    assert success[DOOR]["BC+Q"] == show(3, 10)
+    assert success["door-open"]["PAC"] == show(14, 20)
+    assert success["door-open"]["BC+Q"] == show(3, 10)
     assert success["pooled, 2 tasks"]["PAC"] == show(24, 40)
     assert success["pooled, 2 tasks"]["random"] == show(1, 20)
-    assert success[DOOR]["episodes"] == "10/20"
-    percent = page.table("Percent of expert")[DOOR]["random"]
+    assert success["door-open"]["episodes"] == "10/20"
+    percent = page.table("Percent of expert")["door-open"]["random"]
     mean = np.mean([10.0, *(i / 10 for i in range(1, 10))])
     assert float(percent.split()[0]) == round(100 * float(mean) / experts.load()[DOOR].mean, 1)
     each = page.with_header("task", "episodes", "PAC, seed 0", "PAC, seed 1")
-    assert each[DOOR]["PAC, seed 1"] == show(8, 10)
+    assert each["door-open"]["PAC, seed 1"] == show(8, 10)
     calibration = page.with_header("row", "task", "episodes", "predicted")
     assert calibration["PAC"]["episodes"] == "20"
     assert calibration["PAC"]["predicted"] == "3"
@@ -72,7 +72,7 @@ def test_runs_curves_and_mixture(tmp_path: Path) -> None:
     assert loss["PAC"]["y"] == [step + 0.5 for step in range(10, 101, 10)]  # the mean of the two seeds
     assert (loss["PAC"]["low"][0], loss["PAC"]["high"][0]) == (10.0, 11.0)
     assert loss["BC+Q"]["y"] == list(range(10, 101, 10))
-    evaluated = {line["name"]: line for line in page.plots["Success, all tasks"]["series"]}
+    evaluated = {line["name"]: line for line in page.plots["Success in training, all tasks"]["series"]}
     low, high = wilson(10 + 12, 40)
     assert evaluated["PAC"]["y"] == [55.0]
     assert evaluated["PAC"]["low"] == [float(f"{100 * low:.4g}")]
@@ -81,6 +81,58 @@ def test_runs_curves_and_mixture(tmp_path: Path) -> None:
     assert [data[k] for k in ("weight λ", "P_eff", "alpha", "beta", "episodes", "transitions")] == [
         *("2", "1", "0.5", "4 (actions)", "20", "≤ 200")
     ]
+
+
+def test_each_chart_names_its_axes_and_each_table_keeps_to_its_box(tmp_path: Path) -> None:
+    text = make_page(sources(tmp_path))
+    svgs = re.findall(r'<svg viewBox="0 0 360 .*?</svg>(?=</figure>|</div>)', text, re.DOTALL)
+    assert len(svgs) > 8
+    for svg in svgs:
+        names = re.findall(r'<text class="axis"[^>]*>(.*?)</text>', svg)
+        assert len(names) == (1 if "<rect" in svg else 2), svg[:200]  # a bar stands below its name
+        assert all(names)
+    assert text.count("<table") == text.count('<div class="scroll"><table')
+    wide = [table for table in re.findall("<table.*?</table>", text, re.DOTALL) if 'class="list"' in table[:30]]
+    assert wide
+    for table in wide:
+        heads = re.findall(r"<th [^>]*>(.*?)</th>", table)
+        assert re.findall(r'data-label="(.*?)"', table)[: len(heads)] == heads
+
+
+def test_the_page_begins_with_a_sentence_and_a_chart(tmp_path: Path) -> None:
+    text = make_page(sources(tmp_path))
+    start = text[text.index("<h1>") : text.index("<h2>")]
+    assert "PAC succeeds in 60% (95%: 45 to 74) on 2 tasks, over 40 episodes." in start
+    assert re.search(r"It is better than .*random \(5%\)", start)
+    assert start.count("<svg") == 1
+    assert "success, % of episodes" in start
+    only_runs = make_page([f"PAC={write_run(tmp_path / 'r', config(), metrics())}"])
+    assert "Evaluated in training. PAC: 50% success at update 100." in only_runs
+    only_improvement = make_page([sources(tmp_path / "more")[-1]])
+    assert (
+        "metaworld/door-open: success 60.0% [50.0, 70.0] after round 2, 20.0% [10.0, 30.0] after round 0. 2 of 3"
+        in only_improvement
+    )
+
+
+def test_the_better_way_to_act_is_named(tmp_path: Path) -> None:
+    """Two seeds with both ways: rows are pooled over the seeds, and pairs are within a seed."""
+    records, actors = [], {}
+    for seed in (0, 1):
+        for way, wins in (("sample", 5), ("mode", 9 + seed)):
+            label = f"PAC, seed {seed} ({way})"
+            actors[label] = {"checkpoint": f"gone/{seed}", "fingerprint": str(seed), "sampling": way, "best_of": 1}
+            records += episodes(label, DOOR, wins, 10)
+    page = Page(make_page([write_evaluation(tmp_path / "e.json", records, actors)]))
+    assert "PAC: most likely actions are better than sampled actions, by 45.0 points of success [" in page.text
+    assert "over 20 pairs" in page.text
+    assert page.table("Success, %")["door-open"]["PAC (mode)"] == show(19, 20)
+
+
+def test_without_a_video_the_page_says_how_to_make_one(tmp_path: Path) -> None:
+    file = write_evaluation(tmp_path / "e.json", episodes("a", DOOR, 2, 4))
+    page = Page(make_page([file]))
+    assert f"pac evaluate x --json {file} --videos {tmp_path / 'videos'}" in page.text
 
 
 def test_rounds_of_improvement(tmp_path: Path) -> None:
@@ -113,7 +165,7 @@ def test_what_there_is_no_data_for_is_left_out(tmp_path: Path) -> None:
     only_run = Page(make_page([write_run(tmp_path / "a", config(), metrics())]))
     assert only_run.headings == ["PAC report", "Learning curves", "Runs", "Data", "Settings", "Commands"]
     only_episodes = Page(make_page([LoadedEvaluation(name="mine", records=episodes("a", "my/task", 2, 5))]))
-    assert only_episodes.headings == ["PAC report", "Results", "By task"]
+    assert only_episodes.headings == ["PAC report", "Results"]
     assert only_episodes.table("Success, %")["my/task"]["a"] == show(2, 5)
 
 
@@ -218,7 +270,7 @@ def test_from_training_to_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     page = Page(out.read_text())
     played = json.loads((tmp_path / "e.json").read_text())["episodes"]
     mean = sum(entry["return"] for entry in played) / 6
-    assert page.table("Return")[task]["PAC"].split()[0] == f"{mean:.1f}"
+    assert page.table("Return")["pendulum.swingup"]["PAC"].split()[0] == f"{mean:.1f}"
     predicted = np.mean([entry["predicted"] for entry in played])
     row = page.with_header("row", "task", "episodes", "predicted")["PAC"]
     assert row["predicted"] == f"{predicted:.4g}"
@@ -228,6 +280,8 @@ def test_from_training_to_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     for folder in folders:
         Path(folder).rename(f"{folder}-moved")
     moved = Page(make_page([f"Ours={tmp_path}/run*", f"Ours={tmp_path / 'e.json'}"]))
-    assert moved.table("Return")[task]["Ours"].split()[0] == f"{mean:.1f}"  # the label of the file pools its actors
+    assert (
+        moved.table("Return")["pendulum.swingup"]["Ours"].split()[0] == f"{mean:.1f}"
+    )  # the label of the file pools its actors
     assert main(["report", str(tmp_path), "--out", str(out)]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from runs import config, start, write_dataset
 
-from pac.training.logging import RunLogger
+from pac.training.logging import RunLogger, evaluation_lines
 from pac.training.run_dir import RunDirectory, read_metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -92,7 +92,8 @@ def test_the_live_line(tmp_path: Path) -> None:
             logs.write(50, {"loss/total": 1.25, "loss/imitation": 0.5})
             logs.write(50, {"evaluation/all/success": 0.5})
         shown = text.getvalue()
-        for part in ("loss 1.250", "bc 0.500", "/s data 0%", "50/100", "all/success 0.5"):
+        assert "evaluated" in shown
+        for part in ("loss 1.250", "bc 0.500", "/s data 0%", "50/100", "success 50%"):
             assert terminal or part in shown
         assert ("\x1b[" in shown) == terminal
         assert "50/100" in shown
@@ -111,9 +112,74 @@ def test_a_narrow_terminal_shows_all_of_it(tmp_path: Path) -> None:
         logs._progress.refresh()
         logs.write(1234, {f"evaluation/metaworld/drawer-{x}/success": 0.5 for x in ("open", "close")})
     shown = text.getvalue()
-    for part in ("1234/5000", "critic 0.275", "episode 3/20", "drawer-close/success 0.5"):
+    for part in ("1234/5000", "critic 0.275", "episode 3/20", "drawer-close  success 50%"):
         assert part in shown, part
     assert "…" not in shown
+
+
+def evaluation(**rates: float) -> dict[str, float]:
+    """Return the metrics of an evaluation: success per task of Meta-World, and pooled."""
+    found = {}
+    for task, rate in (rates | {"all": sum(rates.values()) / len(rates)}).items():
+        name = "evaluation/all" if task == "all" else f"evaluation/metaworld/{task.replace('_', '-')}"
+        ends = {f"{name}/success_low": max(0.0, rate - 0.2), f"{name}/success_high": min(1.0, rate + 0.2)}
+        found |= {f"{name}/return": 100 * rate, f"{name}/success": rate} | ends
+    return found
+
+
+def test_each_evaluation_stays_with_its_change(tmp_path: Path) -> None:
+    """Also after a resume, whose metrics of before are in `last`."""
+    for terminal in (True, False):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=80)
+        last = evaluation(push=0.5, door_open=0.5)
+        with RunLogger(RunDirectory(tmp_path), console, steps=300, first_step=0, last=last) as logs:
+            for step, push in ((100, 0.7), (200, 0.4)):
+                logs.write(step, {"loss/total": 1.0})
+                logs.write(step, evaluation(push=push, door_open=0.5))
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
+        for line in (
+            "step 100/300 evaluated",
+            "  push         success 70% [50, 90], up 20 points",
+            "  all 2 tasks  success 60% [40, 80], up 10 points",
+            "  door-open    success 50% [30, 70], as before",
+            "step 200/300 evaluated",
+            "  push         success 40% [20, 60], down 30 points",
+        ):
+            assert line in shown, (terminal, line)
+
+
+def test_of_many_tasks_the_worst_and_the_best_are_shown() -> None:
+    rates = {f"button_press_topdown_wall_{i}": i / 30 for i in range(30)}  # longer than any of Meta-World
+    lines = evaluation_lines(evaluation(**rates), evaluation(**dict.fromkeys(rates, 0.123)))
+    assert lines[0].startswith("all 30 tasks ")
+    numbers = [int(re.search(r"wall-(\d+)", line)[1]) for line in lines[1:]]  # type: ignore[index]
+    assert numbers == [0, 1, 2, 29, 28, 27]
+    assert max(map(len, lines)) <= 78  # printed with two spaces before
+    (line,) = evaluation_lines(evaluation(push=0.5), {})
+    assert line == "push  success 50% [30, 70]"
+
+
+def test_tasks_with_and_without_success() -> None:
+    metrics = {"evaluation/control/walker.walk/return": 512.34, "evaluation/control/return": 512.34}
+    metrics |= {"evaluation/metaworld/push/return": 3.0, "evaluation/metaworld/push/success": 0.25}
+    metrics |= {"evaluation/metaworld/return": 3.0, "evaluation/metaworld/success": 0.25}
+    metrics |= {"evaluation/all/return": 257.0, "evaluation/all/success": 0.25}
+    lines = evaluation_lines(metrics, {"evaluation/control/walker.walk/return": 500.0})
+    assert "control/walker.walk  return 512, up 12.3" in lines
+    assert "metaworld/push       success 25%" in lines
+    assert not [line for line in lines if line.startswith("all ") and "tasks" in line]
+
+
+def test_boards_leave_out_the_ends_of_intervals(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO())
+    with RunLogger(RunDirectory(tmp_path), console, steps=2, first_step=0) as logs:
+        logs.write(1, evaluation(push=0.5))
+    assert "evaluation/all/success_low" in read_metrics(tmp_path)[0]
+    assert {name.rpartition("/")[2] for name in board(tmp_path / "tensorboard")} == {"return", "success"} | {
+        "updates_per_second",
+        "data_wait",
+    }
 
 
 def test_a_wait_counts_only_if_the_device_is_idle(tmp_path: Path) -> None:

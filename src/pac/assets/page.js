@@ -23,3 +23,20 @@ for (const svg of document.querySelectorAll("svg[data-plot]")) {
   });
   svg.addEventListener("pointerleave", () => { tip.style.display = "none"; });
 }
+// A player with its controls under the video: the browser's own would hide the curves at the bottom of the frames.
+for (const video of document.querySelectorAll("figure > video")) {
+  video.removeAttribute("controls");
+  const row = document.createElement("div"), button = document.createElement("button");
+  const slider = Object.assign(document.createElement("input"), {type: "range", min: 0, max: 1, step: "any", value: 0});
+  row.className = "player";
+  slider.ariaLabel = "moment of the episode";
+  row.append(button, slider);
+  video.after(row);
+  const label = () => { button.textContent = video.paused ? "Play" : "Pause"; };
+  const toggle = () => { if (video.paused) video.play(); else video.pause(); };
+  label();
+  for (const name of ["play", "pause"]) video.addEventListener(name, label);
+  for (const part of [video, button]) part.addEventListener("click", toggle);
+  video.addEventListener("timeupdate", () => { slider.value = video.currentTime / video.duration || 0; });
+  slider.addEventListener("input", () => { video.currentTime = slider.value * video.duration || 0; });
+}

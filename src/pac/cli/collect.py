@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pac.cli.next_step import print_next
 from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name, load_actors, summary
 
 
@@ -74,3 +75,4 @@ def run(args: argparse.Namespace) -> None:
         console.print(f"Workers were lost. {restarts} episodes started again. The result is the same.")
     for folder in folders:
         console.print(summary(folder.path), soft_wrap=True, markup=False, highlight=False)
+    print_next(console, "", ("", ["pac", "inspect", folders[0].path]))

@@ -14,6 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from pac import demo
+from pac.cli.next_step import print_next
+from pac.cli.study import watch
 from pac.cli.tables import print_grids
 from pac.files import write_json
 from pac.recipe import read_recipe
@@ -78,5 +80,6 @@ def make(folder: StudyFolder, console: Console, command: str) -> int:
         command=command,
     )
     times = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
-    console.print(f"{times}. The page: {page}", soft_wrap=True, highlight=False)
+    made = f"{times}. The page: {page}. Open it in a browser."
+    print_next(console, made, watch(folder, next(run for run in folder.study.runs if run.row == "PAC")))
     return 0

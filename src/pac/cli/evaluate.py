@@ -7,6 +7,7 @@ each finished episode is kept at once. After Ctrl-C the same command continues. 
 import argparse
 import dataclasses
 import itertools
+import math
 import os
 import re
 import shlex
@@ -17,8 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from pac.cli.next_step import Step, print_next, report_command
 from pac.cli.tables import print_grids
 from pac.evaluation import Actor, Evaluation, EvaluationInterruptedError, evaluate, experts, tables, video
+from pac.evaluation.compare import FEW_EPISODES, HALF_WIDTH
+from pac.evaluation.intervals import episodes_for
 from pac.evaluation.plan import SAMPLINGS, SHOWS, expand_tasks, make_actors
 from pac.evaluation.records import partial_path
 from pac.files import progress_bar, write_atomically, write_json
@@ -28,6 +32,9 @@ DEFAULTS: dict[str, Any] = {"tasks": None, "episodes": None, "seed": None, "samp
 DEFAULTS |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
 DEFAULTS |= {"any_instruction": False, "experts": experts.TABLE}
 INTERRUPTED = 130
+BOTH = ("sample", "mode")  # of --sampling both: sampled actions, and the most likely ones
+MOST_EPISODES = 1000  # per task that a next command asks for
+MOST_TIMES = 10  # as many episodes as before
 LABELLED = re.compile(r"([^:(/=]+)=(.+)")  # the = of a behaviour's option comes after a : or a (
 
 
@@ -43,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--stop-at-success", action="store_true", help="end episodes at success; percent of expert is not shown then")
     add("--cameras", nargs="+", default=[], help="cameras to render (default: those of the policy)")
     add("--any-instruction", action="store_true", help="do not refuse instructions that a policy never saw")
-    add("--sampling", nargs="+", default=["sample"], metavar="HOW", help=f"for checkpoints: {', '.join(SAMPLINGS)}")
+    add(
+        "--sampling",
+        nargs="+",
+        default=["sample"],
+        metavar="HOW",
+        help=f"for checkpoints: {', '.join(SAMPLINGS)}, or both",
+    )
     add("--best-of", nargs="+", type=int, default=[1], metavar="N", help="for checkpoints: the critic picks one of N")
     add("--goals", nargs="+", default=[], metavar="DATASET", help="for checkpoints: datasets with goal images")
     add("--show", nargs="+", default=[], metavar="WHAT", help=f"for checkpoints: {', '.join(SHOWS)}")
@@ -93,7 +106,56 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             interrupted = ["Interrupted while videos were made. The same command makes all of them."]
     _print(result.with_notes(interrupted), markdown=None if interrupted else args.markdown)
+    made = f"{args.json}: {len(result.records):,} episodes." if args.json and not interrupted else ""
+    print_next(Console(), made, *next_steps(args, actors, result, interrupted=bool(interrupted)))
     return INTERRUPTED if interrupted else 0
+
+
+def next_steps(
+    args: argparse.Namespace, actors: Sequence[Actor], result: Evaluation, *, interrupted: bool
+) -> list[Step]:
+    """Return how to go on: the same command, more episodes, a page, and the other way to act."""
+
+    def again(*options: str | Path, **changes: Any) -> list[str | Path]:
+        return [*shlex.split(command(argparse.Namespace(**vars(args) | changes))), *options]
+
+    file, videos = args.json or _new_file("evaluation.json"), ["--videos", args.videos] if args.videos else []
+    if interrupted:
+        return [("to continue", again("--json", file, *videos))] if args.json else []
+    steps: list[Step] = []
+    if (more := needed_episodes(result, args.episodes)) is not None:
+        steps.append(("for narrower intervals", again("--json", file, episodes=more)))
+    elif args.json is None:
+        steps.append(("to keep the episodes", again("--json", file)))
+    else:
+        steps.append(("", report_command([file], file.with_suffix(".html"))))
+    if any(actor.checkpoint for actor in actors) and not set(BOTH) <= set(expand_samplings(args.sampling)):
+        steps.append(("to compare sampled and most likely actions", again(sampling=["both"])))
+    return steps
+
+
+def needed_episodes(result: Evaluation, episodes: int) -> int | None:
+    """Return how many episodes per task make wide intervals narrow; None if there are enough, or far too few."""
+    factors = [1.0, 2 * FEW_EPISODES / episodes if episodes < FEW_EPISODES else 1.0]
+    for summary in result.summaries.values():
+        success = summary.overall.success
+        if success is not None and success.half_width > HALF_WIDTH:
+            rate = min(max(0.5, success.low), success.high)
+            factors.append(episodes_for(HALF_WIDTH, rate) / success.n)
+    needed = math.ceil(episodes * min(max(factors), MOST_TIMES) / 10) * 10
+    return needed if episodes < needed <= MOST_EPISODES else None
+
+
+def expand_samplings(names: Sequence[str]) -> list[str]:
+    """Return the ways to act, with `both` in full and each once."""
+    return list(dict.fromkeys(one for name in names for one in (BOTH if name == "both" else (name,))))
+
+
+def _new_file(name: str) -> Path:
+    """Return the name, with a number if there is such a file already."""
+    path = Path(name)
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return next(found for found in itertools.chain([path], numbered) if not found.exists())
 
 
 def parse_actors(
@@ -108,6 +170,7 @@ def parse_actors(
 
     A checkpoint is returned once for each combination of the other choices.
     """
+    samplings = expand_samplings(samplings)
     for option, found, known in (("--sampling", samplings, SAMPLINGS), ("--show", shows, SHOWS)):
         if unknown := [name for name in found if name not in known]:
             raise ValueError(f"{option}: expected {', '.join(known)}, found {unknown[0]!r}.")

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from pac.cli.next_step import print_next
 from pac.data.store import Dataset
 from pac.formats.transfer import EXPORTS, export_dataset
 
@@ -20,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     notes = export_dataset(args.dataset, args.out, args.format, fps=args.fps, console=Console(stderr=True))
     console = Console()
-    console.print(f"{escape(str(args.out))}: {len(Dataset(args.dataset)):,} episodes in {args.format} format.")
     for note in notes:
-        console.print(f"  note: {escape(note)}")
+        console.print(f"note: {escape(note)}", highlight=False, soft_wrap=True)
+    print_next(console, f"{args.out}: {len(Dataset(args.dataset)):,} episodes in {args.format} format.")

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from pac.cli.next_step import print_next
 from pac.data.store import Dataset
 from pac.formats import FORMATS
 from pac.formats.checks import check
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps([dataclasses.asdict(summary) for summary in summaries], indent=2))
     else:
         print_summary(summaries, args.out, Console())
+        print_next(Console(), "", ("", ["pac", "inspect", args.out]))
 
 
 def parse_keys(assignments: Sequence[str]) -> dict[str, tuple[str, ...]]:

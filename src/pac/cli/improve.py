@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from pac.cli.next_step import print_next, report_command
 from pac.improve.folder import ROUNDS, FinishedRound
 from pac.improve.loop import StoppedError
 from pac.improve.run import improve_in
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         return 128 + stopped.number
     if folder.rounds:
         console.print(table(folder.rounds))
-    console.print(f"{ENDS[status]} {args.out}", markup=False, highlight=False)
+    made = f"{args.out}: {len(folder.rounds)} rounds. {ENDS[status]}"
+    print_next(console, made, ("", report_command([args.out], args.out / "page.html")))
     return 0
 
 

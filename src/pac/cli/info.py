@@ -9,6 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from pac.cli.next_step import print_next
 from pac.config import parse_overrides
 from pac.model import PAC
 from pac.model.config import SIZES, ModelConfig, model_config
@@ -138,3 +139,4 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(data, indent=2))
     else:
         render(data, Console())
+        print_next(Console(), "", ("", ["pac", "train", "smoke", "--out", "runs/smoke"]))

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pac.cli.next_step import Step, print_next, train_command
+from pac.data.store import REWARD, Dataset
 from pac.report.dataset_page import html_page
 from pac.report.dataset_summary import describe_dataset, format_results
 
@@ -35,7 +37,18 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report, indent=2))
     else:
         print_report(report, Console())
+        made = f"{args.html}: {args.html.stat().st_size / 1e6:.1f} MB. Open it in a browser." if args.html else ""
+        print_next(Console(), made, *next_steps(args.path, report))
     return int(report["verified"] is False)
+
+
+def next_steps(path: Path, report: dict[str, Any]) -> list[Step]:
+    """Return the command that trains on a dataset. Without differing rewards there is nothing to learn but cloning."""
+    if not report["episodes"] or report["verified"] is False:
+        return []
+    reward = Dataset(path).statistics(REWARD)
+    settings = ["objective.method=bc"] if reward["min"] == reward["max"] else []
+    return [("", train_command(path, *settings))]
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from fractions import Fraction
+from pathlib import Path
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pac.cli.info import short
+from pac.cli.next_step import print_next
 from pac.data.mixture import MixturePlan, load_mixture, plan
 from pac.resources import find_recipe
 
@@ -25,6 +27,10 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(planned.as_json(), indent=2))
     else:
         print_plan(planned, Console())
+        paths = [dataset.path for group in planned.mixture.groups for dataset in group.datasets]
+        if all(path is not None and Path(path).exists() for path in paths):
+            name = Path(args.file).stem
+            print_next(Console(), "", ("", ["pac", "train", "own", "--out", f"runs/{name}", f"mixture={args.file}"]))
 
 
 def print_plan(planned: MixturePlan, console: Console) -> None:

@@ -10,6 +10,9 @@ import math
 import shlex
 from pathlib import Path
 
+from rich.console import Console
+
+from pac.cli.next_step import print_next
 from pac.report.page import TITLE, VIDEO_MEGABYTES, write_report
 
 
@@ -38,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     out = write_report(
         args.path, args.out, title=args.title, video_megabytes=args.video_megabytes, command=command(args)
     )
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB.")
+    print_next(Console(), f"{out}: {out.stat().st_size / 1e6:.1f} MB. Open it in a browser.")
 
 
 def command(args: argparse.Namespace) -> str:

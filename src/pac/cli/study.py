@@ -12,12 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pac.cli.next_step import Step, evaluate_command, print_next
 from pac.cli.tables import print_grids
 from pac.evaluation import tables
 from pac.files import write_atomically, write_json
 from pac.report import write_report
 from pac.study.folder import StudyFolder
-from pac.study.plan import load_study
+from pac.study.plan import StudyRun, load_study
 from pac.study.results import make_results
 from pac.study.runner import run_study
 from pac.training.logging import make_console
@@ -41,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"{study.name}: {len(study.rows)} rows, {len(study.runs)} runs -> {args.out}")
     folder = StudyFolder(args.out, study)
     failed = run_study(folder, args.processes, console)
+    again = ("to try the failed runs again", shlex.split(command(args)))
     if not folder.evaluated_runs:
+        print_next(console, "", again)
         return 1
     results = make_results(folder, command(args))
     write_json(args.out / "results.json", results.document, indent=1)
@@ -52,8 +55,16 @@ def run(args: argparse.Namespace) -> int:
     notes = [study.config.about] if study.config.about else []
     page = args.out / "page.html"
     write_report([args.out / "results.json", *folders], page, title=f"Study: {study.name}", notes=notes)
-    console.print(f"{args.out}/results.json, results.md, page.html")
+    made = f"{args.out}: results.json, results.md and page.html. Open the page in a browser."
+    print_next(console, made, again if failed else watch(folder, folder.evaluated_runs[-1]))
     return 1 if failed else 0
+
+
+def watch(folder: StudyFolder, run: StudyRun) -> Step:
+    """Return the step that films two episodes of a run."""
+    domain, out = next(iter(run.domains.values())), folder.path
+    options = ("--episodes", "2", "--json", out / "films.json", "--videos", out / "films", "--video-episodes", "0", "1")
+    return "to watch a policy", evaluate_command(folder.run_path(run), domain, *options)
 
 
 def command(args: argparse.Namespace) -> str:

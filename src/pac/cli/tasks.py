@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pac.cli.next_step import print_next
 from pac.envs import TASKS, spec
 from pac.envs.tasks import known_cameras
 from pac.types import TaskSpec
@@ -31,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([describe(task) for task in specs], indent=1))
     else:
         Console().print(table(specs))
+        behaviour = "scripted" if names[0].startswith("metaworld/") else "random"
+        print_next(Console(), "", ("", ["pac", "collect", names[0], "--behaviour", behaviour, "--episodes", "20"]))
     return 0
 
 

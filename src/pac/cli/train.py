@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 
 from pac.cli.mixture import print_plan
+from pac.cli.next_step import evaluate_command, evaluation_of, print_next, report_command
 from pac.collection import collect_data
 from pac.evaluation.in_training import TrainingEvaluator
 from pac.report.dataset_summary import print_warnings
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         collect=collect_data,
         before_start=print_data,
     )
+    print_next_steps(trainer, args)
     return 0 if trainer.interrupted is None else 128 + trainer.interrupted
 
 
@@ -54,6 +56,17 @@ def print_data(trainer: Trainer) -> None:
     """Print how the mixture is sampled. Before step 0, also warn of likely mistakes in its data."""
     print_plan(trainer.plan, trainer.console)
     print_warnings(trainer)
+
+
+def print_next_steps(trainer: Trainer, args: argparse.Namespace) -> None:
+    """Print the run's folder, and how to go on: resume it, or evaluate it, or look at its curves."""
+    out, evaluation = args.out, evaluation_of(trainer.config)
+    if trainer.interrupted is not None:
+        return print_next(trainer.console, "", ("", [*shlex.split(command(args)), "--resume"]))
+    page = ("to see its curves", report_command([out], out / "page.html"))
+    test = ("", evaluate_command(out, evaluation, "--json", out / "evaluation.json"))
+    made = f"{out}: a policy of {trainer.state.step:,} steps, with its log and checkpoints."
+    print_next(trainer.console, made, test if evaluation.tasks else page)
 
 
 def command(args: argparse.Namespace) -> str:

@@ -1,5 +1,6 @@
 """Evaluation during training. `pac train` hands a `TrainingEvaluator` to the trainer, which imports no simulator."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from pac.config import EvaluationConfig
@@ -38,7 +39,9 @@ class TrainingEvaluator:
         progress: Callable[[int, int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, float] | None:
-        """Return the mean return and success per task and over all tasks. Return None if `should_stop` ended it.
+        """Return the mean return and success per task and over all tasks, with the ends of their intervals.
+
+        Return None if `should_stop` ended it.
 
         `progress` is given the number of finished episodes and the number of all episodes.
         """
@@ -57,7 +60,10 @@ class TrainingEvaluator:
             return None
         metrics = {}
         for name, row in found.summaries["policy"].rows.items():
-            metrics[f"evaluation/{name}/return"] = row.returns.mean
-            if row.success is not None:
-                metrics[f"evaluation/{name}/success"] = row.success.mean
+            for metric, estimate in (("return", row.returns), ("success", row.success)):
+                if estimate is not None:
+                    metrics[f"evaluation/{name}/{metric}"] = estimate.mean
+                if estimate is not None and math.isfinite(estimate.low):
+                    metrics[f"evaluation/{name}/{metric}_low"] = estimate.low
+                    metrics[f"evaluation/{name}/{metric}_high"] = estimate.high
         return metrics

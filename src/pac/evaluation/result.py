@@ -8,6 +8,7 @@ from typing import Any
 from pac.evaluation.compare import Difference, compare, warnings
 from pac.evaluation.experts import Expert
 from pac.evaluation.records import FORMAT, EpisodeRecord, by_actor
+from pac.evaluation.samplings import sampling_notes, sampling_pairs, without
 from pac.evaluation.summary import Estimate, Summary, summarise
 from pac.evaluation.tables import grids, plain
 from pac.files import problem
@@ -93,7 +94,10 @@ def make_result(
     choices: dict[str, Any] = {"experts": {task: expert.mean for task, expert in known.items()}, "bootstrap": bootstrap}
     summaries = {label: summarise(group, **choices) for label, group in by_actor(records).items()}
     differences = compare(records, **choices)
-    notes = [*notes, *warnings(summaries, differences), *_about_experts(settings["tasks"], experts, whole)]
+    pairs = sampling_pairs(settings["actors"])
+    ways = sampling_notes(pairs, differences, stop_at_success=settings["stop_at_success"])
+    others = without(differences, pairs)
+    notes = [*ways, *notes, *warnings(summaries, others), *_about_experts(settings["tasks"], experts, whole)]
     more = {"bootstrap": bootstrap, "differences": list(map(dataclasses.asdict, differences)), "notes": notes}
     return Evaluation(
         records=list(records),

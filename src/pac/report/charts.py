@@ -169,13 +169,16 @@ class Axes:
         inner = self.height - TOP - BOTTOM
         return TOP + inner - (value - self.y_low) / (self.y_high - self.y_low) * inner
 
-    def draw(self, x_name: str, y_name: str = "", *, integers: bool = False) -> str:
-        """Return the axes with ticks and names. With `integers`, only whole numbers are marked on x."""
+    def draw(self, x_name: str, y_name: str = "", *, integers: bool = False, counts: bool = False) -> str:
+        """Return the axes with ticks and names. `integers` marks only whole numbers on x, `counts` only those on y."""
         parts = [_rule((LEFT, self.bottom), (WIDTH - RIGHT, self.bottom), "soft")]
         if y_name:
-            at = f"11 {(TOP + self.bottom) / 2}"
-            parts.append(f'<text transform="translate({at}) rotate(-90)" text-anchor="middle">{escape(y_name)}</text>')
+            at = f"9 {(TOP + self.bottom) / 2}"
+            place = f'class="axis" transform="translate({at}) rotate(-90)" text-anchor="middle"'
+            parts.append(f"<text {place}>{escape(y_name)}</text>")
         for value in ticks(self.y_low, self.y_high):
+            if counts and abs(value - round(value)) > 1e-6:
+                continue
             y = self.y(value)
             parts.append(_rule((LEFT, y), (WIDTH - RIGHT, y), "line"))
             parts.append(_text(LEFT - 6, y + 3.5, short(value), "end"))
@@ -185,7 +188,7 @@ class Axes:
             x = self.x(value)
             parts.append(_rule((x, self.bottom), (x, self.bottom + 3), "soft"))
             parts.append(_text(x, self.bottom + 14, short(value), "end" if x > WIDTH - RIGHT - 8 else "middle"))
-        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, self.height - 4, x_name, "middle"))
+        parts.append(_axis_name((LEFT + WIDTH - RIGHT) / 2, self.height - 4, x_name))
         return "".join(parts)
 
     def clip(self, content: str) -> str:
@@ -208,6 +211,10 @@ def _text(x: Number, y: Number, text: str, anchor: str) -> str:
     return f'<text x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
+def _axis_name(x: Number, y: Number, text: str) -> str:
+    return _text(x, y, text, "middle").replace("<text", '<text class="axis"', 1)
+
+
 def _path(axes: Axes, x: np.ndarray, y: np.ndarray) -> str:
     """Return a path with gaps at NaN. A point between two gaps is a dot."""
     parts: list[str] = []
@@ -220,7 +227,7 @@ def _path(axes: Axes, x: np.ndarray, y: np.ndarray) -> str:
     return "".join(parts)
 
 
-def _svg(content: str, height: int, title: str, plot: dict[str, Any] | None = None) -> Drawing:
+def make_drawing(content: str, height: int, title: str, plot: dict[str, Any] | None = None) -> Drawing:
     data = f' data-plot="{escape(json.dumps(plot))}"' if plot else ""
     label = escape(title)
     svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}"{data}>{content}</svg>'
@@ -232,6 +239,7 @@ def lines(
     series: Sequence[Series],
     *,
     x_name: str,
+    y_name: str = "",
     y_range: tuple[float, float] | None = None,
     line: tuple[str, float] | None = None,
 ) -> Drawing:
@@ -241,7 +249,7 @@ def lines(
         return Drawing(title=title, svg="", height=0)
     axes = _line_axes(series, y_range, line)
     plot = {"x": x_name, "low": axes.x_low, "high": axes.x_high, "series": [_plot_data(entry) for entry in series]}
-    return _svg(_draw_lines(axes, series, x_name, line), HEIGHT, title, plot)
+    return make_drawing(_draw_lines(axes, series, (x_name, y_name), line), HEIGHT, title, plot)
 
 
 def _line_axes(series: Sequence[Series], y_range: tuple[float, float] | None, line: tuple[str, float] | None) -> Axes:
@@ -261,7 +269,7 @@ def _line_axes(series: Sequence[Series], y_range: tuple[float, float] | None, li
     return Axes(first - room, last + room, low, high)
 
 
-def _draw_lines(axes: Axes, series: Sequence[Series], x_name: str, line: tuple[str, float] | None) -> str:
+def _draw_lines(axes: Axes, series: Sequence[Series], names: tuple[str, str], line: tuple[str, float] | None) -> str:
     faint, bands, bright = [], [], []
     for number, entry in enumerate(series):
         aside = 5 * (number - (len(series) - 1) / 2)  # so that whiskers do not hide each other
@@ -282,7 +290,7 @@ def _draw_lines(axes: Axes, series: Sequence[Series], x_name: str, line: tuple[s
         at = axes.y(line[1])
         level = _rule((LEFT, at), (WIDTH - RIGHT, at), "soft", ' stroke-dasharray="4 3"')
         level += f'<text x="{LEFT + 4}" y="{at - 4:.1f}">{escape(line[0])}</text>'
-    return axes.draw(x_name, integers=True) + axes.clip("".join([*faint, *bands, level, *bright]))
+    return axes.draw(*names, integers=True) + axes.clip("".join([*faint, *bands, level, *bright]))
 
 
 def _plot_data(entry: Series) -> dict[str, Any]:
@@ -332,12 +340,12 @@ def _whisker(axes: Axes, x: float, low: float, high: float, index: int, aside: f
     return f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}{ends}" style="fill:none;stroke:{colour(index)};opacity:.75"/>'
 
 
-def bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | None = None) -> Drawing:
+def bars(title: str, rows: Sequence[Bar], x_range: tuple[float, float] | None = None, *, x_name: str = "") -> Drawing:
     """Return horizontal bars, each below its name and number. Dots are the seeds."""
     step, head, left, inner = 36, 4, 4, WIDTH - 8 - RIGHT
     end = head + step * len(rows)
     seen = [value for row in rows for value in (row.value, row.low, row.high, *row.parts)]
-    low, high = y_range or span(np.array(seen, dtype=float), zero=True)
+    low, high = x_range or span(np.array(seen, dtype=float), zero=True)
 
     def place(value: float) -> float:
         return left + (min(max(value, low), high) - low) / (high - low) * inner
@@ -348,7 +356,9 @@ def bars(title: str, rows: Sequence[Bar], y_range: tuple[float, float] | None = 
         parts.append(_rule((x, head), (x, end), "line"))
         parts.append(_text(x, end + 13, short(value), "start" if x < 12 else "end" if x > WIDTH - 24 else "middle"))
     parts += [_bar(row, head + step * i, place, left + inner) for i, row in enumerate(rows)]
-    return _svg("".join(parts), end + 18, title)
+    if x_name:
+        parts.append(_axis_name(WIDTH / 2, end + 28, x_name))
+    return make_drawing("".join(parts), end + (33 if x_name else 18), title)
 
 
 def _bar(row: Bar, top: int, place: Callable[[float], float], right: int) -> str:
@@ -387,4 +397,21 @@ def scatter(title: str, clouds: Sequence[Cloud], *, x_name: str, y_name: str) ->
         means.append(f'<path d="{d}" style="fill:none;stroke:var(--paper);stroke-width:5"/>')
         means.append(f'<path d="{d}" style="fill:none;stroke:{colour(cloud.index)};stroke-width:2.4"/></g>')
     content = axes.draw(x_name, y_name) + axes.clip("".join(points + means))
-    return _svg(content, axes.height, title)
+    return make_drawing(content, axes.height, title)
+
+
+def histogram(title: str, values: np.ndarray, *, x_name: str, y_name: str, bins: int = 30) -> Drawing:
+    """Return how often values occur; nothing if all finite values are equal."""
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() == values.max():
+        return Drawing(title=title, svg="", height=0)
+    counts, edges = np.histogram(values, bins)
+    axes = Axes(float(edges[0]), float(edges[-1]), 0.0, 1.05 * float(counts.max()), height=HEIGHT - 60)
+    width = (WIDTH - LEFT - RIGHT) / bins
+    boxes = (
+        f'<rect x="{axes.x(float(edge)):.1f}" y="{axes.y(float(count)):.1f}" width="{width - 1:.1f}" '
+        f'height="{axes.bottom - axes.y(float(count)):.1f}" style="fill:{colour(0)}"/>'
+        for edge, count in zip(edges, counts, strict=False)
+        if count
+    )
+    return make_drawing(axes.draw(x_name, y_name, counts=True) + "".join(boxes), axes.height, title)

@@ -16,15 +16,24 @@ from typing import Any
 from pac.evaluation import experts
 from pac.evaluation.compare import Difference, compare
 from pac.evaluation.records import EpisodeRecord, by_actor
+from pac.evaluation.samplings import SamplingPair, sampling_pairs
 from pac.evaluation.summary import Row, Summary, summarise
 from pac.model.pretrained import TRAIN_CONFIG, pretrained_folder
-from pac.old_names import rename_recipe
+from pac.old_names import rename_run_config
 from pac.report.sources import LoadedEvaluation, LoadedRun
 from pac.training.run import differences
 
 # Settings in which runs of one label may differ in silence: they do not change what is learned.
 IGNORED = ("seed.", "start.", "checkpoint.", "evaluation.", "machine.", "collect.workers.", "collect.seed.")
 ENDED_AT_SUCCESS = "ended at success"  # of episodes, among the rules
+
+
+def plain_names(tasks: Iterable[str]) -> dict[str, str]:
+    """Return the names of tasks without their suite, if all are of one suite that ships with PAC."""
+    names = list(tasks)
+    suites = {name.partition("/")[0] for name in names if "/" in name}
+    plain = len(suites) == 1 and suites <= {"metaworld", "control", "gym"}
+    return {name: name.partition("/")[2] or name if plain else name for name in names}
 
 
 def split_seed(label: str) -> tuple[str, int | None]:
@@ -58,6 +67,7 @@ class ComparisonGroup:
     members: dict[str, dict[str, list[EpisodeRecord]]] = field(default_factory=dict)  # row -> seed or actor -> episodes
     experts: dict[str, float] = field(default_factory=dict)
     relabelled: set[str] = field(default_factory=set)  # rows whose critic learned another reward than the environment's
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)  # row -> policy and way to act, if it has several
 
     @functools.cached_property
     def pooled(self) -> dict[str, Summary]:
@@ -73,6 +83,11 @@ class ComparisonGroup:
             for row, parts in self.members.items()
             if len(parts) > 1
         }
+
+    @functools.cached_property
+    def sampling_pairs(self) -> list[SamplingPair]:
+        """The rows that are one policy, which acts in two ways."""
+        return sampling_pairs(self.policies)
 
     @property
     def tasks(self) -> list[str]:
@@ -128,15 +143,21 @@ def compare_evaluations(evaluations: Iterable[LoadedEvaluation], runs: Sequence[
         group = groups.setdefault(rules, ComparisonGroup(rules=rules))
         if not rules:
             group.experts.update({**known_experts, **evaluation.experts})
+        ways = _ways(evaluation)
         for actor, records in by_actor(evaluation.records).items():
             run = _run_of(evaluation.describe_actor(actor), runs)
-            row, member = _row(evaluation, actor, run), _member(evaluation, actor, run, runs)
+            way = ways.get(actor, "")
+            row, member = _row(evaluation, actor, run, way), _member(evaluation, actor, run, runs, way)
             own = f"{actor} ({evaluation.name})"
             identity = _identity(evaluation, actor)
             if holders.setdefault((rules, row, member), identity) != identity:  # another actor is there
                 row, member = (row, own) if evaluation.label else (own, member)
             if run is not None and any(dataset.get("reward") is not None for dataset, _ in run.datasets.values()):
                 group.relabelled.add(row)
+            if way:
+                about = evaluation.describe_actor(actor)
+                kept = {name: about.get(name) for name in ("sampling", "best_of", "show")}
+                group.policies[row] = kept | {"policy": row.removesuffix(way)}
             part = group.members.setdefault(row, {}).setdefault(member, [])
             known = {entry.start for entry in part}
             part += [entry for entry in records if entry.start not in known]
@@ -162,29 +183,38 @@ def _run_of(about: Mapping[str, Any], runs: Sequence[LoadedRun]) -> LoadedRun | 
         settings = json.loads((pretrained_folder(place) / TRAIN_CONFIG).read_text())
     except (OSError, ValueError):
         return None
-    return LoadedRun(name=about["checkpoint"], settings={"config": rename_recipe(settings, warn=False)})
+    return LoadedRun(name=about["checkpoint"], settings=rename_run_config(settings))
 
 
-def _row(evaluation: LoadedEvaluation, actor: str, run: LoadedRun | None) -> str:
+def _ways(evaluation: LoadedEvaluation) -> dict[str, str]:
+    """Return the end of the label, such as ` (mode)`, of each actor that is one policy with several ways to act."""
+    pairs = sampling_pairs(evaluation.settings.get("actors", {}))
+    actors = [(one.name, actor) for one in pairs for actor in (one.first, one.second)]
+    return {actor: actor.removeprefix(name) for name, actor in actors if actor.startswith(f"{name} (")}
+
+
+def _row(evaluation: LoadedEvaluation, actor: str, run: LoadedRun | None, way: str) -> str:
     if evaluation.label:
-        return evaluation.label
+        return f"{evaluation.label}{way}"
     checkpoint = evaluation.describe_actor(actor).get("checkpoint", "")
     named_by_path = checkpoint and actor.startswith(checkpoint)
     if run is None or run.path is None or not (run.label or named_by_path):
-        return split_seed(actor)[0]
+        return f"{split_seed(actor.removesuffix(way))[0]}{way}"
     step = "" if Path(checkpoint).resolve() == run.path.resolve() else f", {Path(checkpoint).name}"
-    way = actor.removeprefix(checkpoint) if named_by_path else ""  # such as " (greedy)"
+    way = actor.removeprefix(checkpoint) if named_by_path else way
     return f"{run.row}{step}{way}"
 
 
-def _member(evaluation: LoadedEvaluation, actor: str, run: LoadedRun | None, runs: Sequence[LoadedRun]) -> str:
+def _member(
+    evaluation: LoadedEvaluation, actor: str, run: LoadedRun | None, runs: Sequence[LoadedRun], way: str
+) -> str:
     """Return the seed of the training. It pairs the members of different rows."""
-    seed = split_seed(actor)[1] if run is None else run.seed
+    seed = split_seed(actor.removesuffix(way))[1] if run is None else run.seed
     if run is not None and sum((other.row, other.seed) == (run.row, seed) for other in runs) > 1:
         return run.name
     if seed is not None:
         return f"seed {seed}"
-    return actor if evaluation.label else ""
+    return actor.removesuffix(way) if evaluation.label else ""
 
 
 def _identity(evaluation: LoadedEvaluation, actor: str) -> str:

@@ -5,12 +5,16 @@ variables, so that drawings follow the reader's scheme. The series (--s0 to --s6
 colour-blind readers, made darker or lighter until each has a contrast of 3 to its background.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape as escape  # exported again
+from html import unescape
 
 from pac.evaluation.tables import Grid
 from pac.resources import ASSETS
 
+PHONE, SCREEN = 358, 1240  # pixels for a table on a phone of 390 and on a screen of 1,400
+LONG = 40  # characters of a cell; longer ones wrap
 SERIES = 7  # colours; later series have another dash pattern
 
 _LIGHT = """color-scheme: light; --paper: #fff; --ink: #1d2126; --soft: #5b6570; --line: #d9dee3; --faint: #f3f5f7;
@@ -24,7 +28,9 @@ COLOURS = (
     f":root {{ {_LIGHT} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}\n"
     f"@media print {{ :root {{ {_LIGHT} }} }}\n"
 )
-STYLE = COLOURS + (ASSETS / "page.css").read_text()
+LIST = (ASSETS / "list.css").read_text()  # a table as a list: class `list` on a phone, class `tall` on any screen
+STYLE = COLOURS + (ASSETS / "page.css").read_text() + f"@media (max-width: 600px) {{ {LIST} }}\n"
+STYLE += LIST.replace(".list", ".tall")
 
 
 def document(title: str, parts: Iterable[str], *, script: str = "") -> str:
@@ -84,14 +90,33 @@ def grid_table(grid: Grid) -> str:
 def _table(
     header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, pooled: int = 0, words: int | None = None
 ) -> str:
-    """Return a table in a box that scrolls, so that the page never scrolls sideways."""
-    kinds = [' class="words"' if column == words else "" for column in range(len(header))]
+    """Return a table in a box that scrolls, so that the page never scrolls sideways.
+
+    If it is too wide for a phone, a phone shows each row as a list (class `list`). If it is too wide for a screen too,
+    all do (class `tall`).
+    """
+    texts = [[unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in rows]
+    is_wide, is_too_wide = _width(header, texts, first=136) > PHONE, _width(header, texts, first=288) > SCREEN
+    shape = ' class="tall"' if is_too_wide else ' class="list"' if is_wide else ""
+    longest = [max(map(len, column), default=0) for column in zip(*texts, strict=True)] or [0] * len(header)
+    kinds = ["words" if column == words else "long" if longest[column] > LONG else "" for column in range(len(header))]
+    kinds = [f' class="{kind}"' if kind else "" for kind in kinds]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, header, strict=True))
     lines = []
     for number, row in enumerate(rows):
-        cells = "".join(f"<td{kind}>{text}</td>" for kind, text in zip(kinds, row, strict=True))
+        names = [f' data-label="{escape(name)}"' for name in header]
+        cells = "".join(f"<td{name}{k}>{text}</td>" for name, k, text in zip(names, kinds, row, strict=True))
         first_pooled = ' class="pooled"' if number == len(rows) - pooled else ""
         lines.append(f"<tr{first_pooled}>{cells}</tr>")
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
     body = "\n".join(lines)
-    return f'<div class="scroll"><table>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table{shape}>{above}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    )
+
+
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]], *, first: int) -> int:
+    """Return about how many pixels wide a table is. The first column wraps at `first`, headings at their words."""
+    columns = zip(header, *rows, strict=True)
+    widths = [15 + 7 * max(len(text) for text in [*name.split(), *cells, ""]) for name, *cells in columns]
+    return min(widths[0], first) + sum(widths[1:]) if widths else 0

@@ -1,19 +1,20 @@
 """The page of `pac report`: one HTML file of runs, evaluations and improvements. Sections without data are left out."""
 
-import base64
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pac
 from pac.files import problem, write_atomically
 from pac.report import charts, html
 from pac.report.groups import compare_evaluations, group_runs, pooling_notes
+from pac.report.headline import headline
 from pac.report.improvement import improvements_section
 from pac.report.results import calibration_section, results_section
-from pac.report.sources import VIDEO_TYPES, LoadedEvaluation, LoadedImprovement, LoadedRun, Source, read_sources
+from pac.report.sources import LoadedEvaluation, LoadedImprovement, LoadedRun, Source, read_sources
 from pac.report.training import curves_section, data_section, runs_section
+from pac.report.videos import choose_video, videos_section, watch_section
 
 TITLE = "PAC report"
 VIDEO_MEGABYTES = 20.0
@@ -44,20 +45,24 @@ def write_report(
     names = dict.fromkeys([*rows, *(row for comparison in comparisons for row in comparison.members)])
     colours = {name: index for index, name in enumerate(names)}
     warnings = [note for source in found for note in source.notes] + pooling_notes(rows)
+    videos = {path: text for one in evaluations for path, text in one.videos.items()}
+    chosen = choose_video(videos, video_megabytes)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        html.soft(f"From {', '.join(source.name for source in found)}. Made {now} by pac {pac.__version__}."),
+        headline(comparisons, rows, improvements, colours),
         intro_html,
         *map(html.warning, warnings),
         *(f"<p>{html.escape(note)}</p>" for note in notes),
+        html.soft(f"From {', '.join(source.name for source in found)}. Made {now} by pac {pac.__version__}."),
         *(results_section(comparison, colours) for comparison in comparisons),
+        watch_section(evaluations, chosen),
         curves_section(rows, colours),
         calibration_section(comparisons, colours),
         improvements_section(improvements),
         runs_section(rows),
         data_section(runs),
-        _videos_section({path: text for one in evaluations for path, text in one.videos.items()}, video_megabytes),
+        videos_section(videos, chosen, video_megabytes),
         html.section("Settings", [_settings(source) for source in found]),
         html.section("Commands", [_commands(found, command)]),
     ]
@@ -76,31 +81,6 @@ def _read_all(sources: Sequence[str | Path | Source]) -> list[Source]:
         for one in [source] if isinstance(source, Source) else read_sources(source):
             found.setdefault(one.path.resolve() if one.path is not None else id(one), one)
     return list(found.values())
-
-
-def _videos_section(captions: Mapping[Path, str], megabytes: float) -> str:
-    """Return the first videos that fit. The others are named."""
-    room, figures, left_out = megabytes * 1e6, [], []
-    for path, caption in captions.items():
-        size = path.stat().st_size * 4 / 3  # base64
-        if size > room:
-            left_out.append(str(path))
-        else:
-            room -= size
-            figures.append(_video(path, html.escape(caption)))
-    note = f"Left out, to keep the page's videos under {megabytes:g} MB: {', '.join(left_out)}."
-    return html.section("Videos", [html.columns(figures), html.warning(note) if left_out else ""])
-
-
-def _video(path: Path, caption: str) -> str:
-    content = path.read_bytes()
-    source = f"data:{VIDEO_TYPES[path.suffix]};base64,{base64.b64encode(content).decode()}"
-    if path.suffix == ".mp4":
-        player = f'<video controls muted loop playsinline preload="metadata" src="{source}"></video>'
-        caption += "" if b"avc1" in content else "<br>Not H.264: your browser may not play it."
-    else:
-        player = f'<img class="film" alt="{caption}" src="{source}">'
-    return f"<figure>{player}<figcaption>{caption}</figcaption></figure>"
 
 
 def _settings(source: Source) -> str:

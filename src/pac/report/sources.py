@@ -26,6 +26,7 @@ EXPECTED = (
     "folder of an improvement (`pac improve`, with improve.json)"
 )
 FIX = "Check the path. Put quotes around a pattern such as 'PAC=runs/pac-*'."
+VALUE = "Value of the first action"
 VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif", ".webp": "image/webp"}
 
 
@@ -225,7 +226,10 @@ def _find_videos(folder: Path, records: Iterable[EpisodeRecord]) -> dict[Path, s
         entry = episodes.get(path.stem) or episodes.get(path.stem.rpartition(".")[0])  # equal names get a number
         if entry is not None and path.is_file():
             outcome = {True: ", success", False: ", no success", None: ""}[entry.success]
-            captions[path] = f"{entry.actor}: {entry.task}, episode {entry.index}, return {entry.total:.1f}{outcome}"
+            text = f"{entry.actor}: {entry.task}, episode {entry.index}, return {entry.total:.1f}{outcome}"
+            if entry.predicted is not None and entry.achieved is not None:
+                text += f". {VALUE} {entry.predicted:.4g}, discounted return {entry.achieved:.4g}"
+            captions[path] = text
     return captions
 
 

@@ -9,40 +9,42 @@ import numpy as np
 
 from pac.evaluation.intervals import wilson
 from pac.report import charts, html
+from pac.report.groups import plain_names
 from pac.report.sources import Curve, LoadedRun
+from pac.training.logging import ENDS
 
 Groups = Mapping[str, Sequence[LoadedRun]]
 EVALUATION = "evaluation/"
-UNITS = {"success": "%", "return": "mean return"}
-KNOWN = {  # metric -> title, unit
-    "loss/total": ("Loss, all terms", "per transition"),
-    "loss/imitation": ("Imitation loss", "nats"),
-    "loss/improvement": ("Improvement loss", "nats"),
-    "loss/critic": ("Critic's loss", "nats"),
-    "loss/behaviour": ("Behaviour's loss", "nats"),
-    "critic/value": ("Value", "units of the value bins"),
-    "critic/target_value": ("Target's value", "units of the value bins"),
+UNITS = {"success": "success, % of episodes", "return": "mean return"}
+KNOWN = {  # metric -> title, name of the y axis with its unit
+    "loss/total": ("Loss, all terms", "loss per transition"),
+    "loss/imitation": ("Imitation loss", "loss, nats"),
+    "loss/improvement": ("Improvement loss", "loss, nats"),
+    "loss/critic": ("Critic's loss", "loss, nats"),
+    "loss/behaviour": ("Behaviour's loss", "loss, nats"),
+    "critic/value": ("Value", "value, units of its bins"),
+    "critic/target_value": ("Target's value", "value, units of its bins"),
     "policy/entropy": ("Entropy of the policy", "nats per action dimension"),
     "weights/effective_samples": ("Effective sample size of the weights", "actions"),
-    "policy/kl_to_reference": ("KL to the reference policy", "nats"),
-    "weights/temperature": ("Temperature", ""),
+    "policy/kl_to_reference": ("KL to the reference policy", "KL, nats"),
+    "weights/temperature": ("Temperature", "temperature, units of value"),
 }
 MAX_OTHERS = 24  # charts of metrics that are not in KNOWN
 CURVES = (
     "Lines are moving means; faint lines are what was logged. Of several seeds the line is the mean and the band the "
-    "range. Whiskers: Wilson's 95% interval of a success rate over the episodes of all seeds."
+    "range. Whiskers: 95% intervals over the episodes; of success over those of all seeds."
 )
 
 
 def runs_section(groups: Groups) -> str:
-    rows = []
+    rows, labelled = [], any(row != run.name for row, runs in groups.items() for run in runs)
     for row, runs in groups.items():
         for run in runs:
             last, planned, count = run.last_step, run.settings.get("steps"), run.settings.get("parameters")
             rows.append(
                 [
                     run.name,
-                    row,
+                    *([row] if labelled else []),
                     str(run.recipe.get("method", "-")),
                     "-" if run.seed is None else str(run.seed),
                     f"{last:,}" if planned in (None, last) else f"{last:,} of {planned:,}",
@@ -50,7 +52,7 @@ def runs_section(groups: Groups) -> str:
                     f"{run.summary['seconds'] / 60:,.1f} min" if "seconds" in run.summary else "-",
                 ]
             )
-    header = ["run", "row", "method", "seed", "updates", "parameters", "time"]
+    header = ["run", *(["row"] if labelled else []), "method", "seed", "updates", "parameters", "time"]
     return html.section("Runs", [html.table(header, rows)] if rows else [])
 
 
@@ -69,31 +71,36 @@ def _rate(rates: Sequence[tuple[LoadedRun, float]], all_tasks: bool) -> tuple[fl
 def curves_section(groups: Groups, colours: Mapping[str, int]) -> str:
     """Return charts of all metrics that some run has. Those without a title in KNOWN are folded."""
     names = dict.fromkeys(name for runs in groups.values() for run in runs for name in run.curves)
-    evaluated = sorted((n for n in names if n.startswith(EVALUATION)), key=lambda n: (not n.endswith("success"), n))
-    tasks = {name.rpartition("/")[0] for name in evaluated} - {f"{EVALUATION}all"}
+    evaluated = [name for name in names if name.startswith(EVALUATION) and not name.endswith(ENDS)]
+    evaluated = sorted(evaluated, key=lambda n: (not n.endswith("success"), n))
+    tasks = dict.fromkeys(name.removeprefix(EVALUATION).rpartition("/")[0] for name in evaluated)
+    tasks.pop("all", None)
     if len(tasks) == 1:  # the same as all tasks
         evaluated = [name for name in evaluated if not name.startswith(f"{EVALUATION}all/")]
     others = [n for n in names if n not in KNOWN and not n.startswith((EVALUATION, "time/"))]
-    main = [_chart(name, groups, colours) for name in [*evaluated, *(n for n in KNOWN if n in names)]]
-    other_charts = html.columns(_chart(name, groups, colours) for name in others[:MAX_OTHERS])
+    shown = plain_names(tasks)
+    main = [metric_chart(n, groups, colours, shown) for n in [*evaluated, *(n for n in KNOWN if n in names)]]
+    other_charts = html.columns(metric_chart(name, groups, colours) for name in others[:MAX_OTHERS])
     more = "Other metrics" if len(others) <= MAX_OTHERS else "Other metrics (metrics.jsonl has more)"
     key = charts.legend([(row, colours[row]) for row in groups]) + html.soft(CURVES)
     return html.section("Learning curves", [key, html.columns(main), html.folded(more, other_charts)] if names else [])
 
 
-def _chart(name: str, groups: Groups, colours: Mapping[str, int]) -> str:
-    title, note = KNOWN.get(name, (name, ""))
+def metric_chart(name: str, groups: Groups, colours: Mapping[str, int], shown: Mapping[str, str] | None = None) -> str:
+    """Return the chart of a metric. `shown` has the plain names of tasks."""
+    title, unit = KNOWN.get(name, (name, "value"))
     if is_evaluation := name.startswith(EVALUATION):
         task, _, metric = name.removeprefix(EVALUATION).rpartition("/")
-        title, note = f"{metric.capitalize()}, {'all tasks' if task == 'all' else task}", UNITS.get(metric, "")
+        place = "all tasks" if task == "all" else (shown or {}).get(task, task)
+        title, unit = f"{metric.capitalize()} in training, {place}", UNITS.get(metric, metric)
     series = []
     for row, runs in groups.items():
         if found := [run for run in runs if name in run.curves]:
             make = _evaluation_series if is_evaluation else _series
             series.append(make(row, found, name, colours[row]))
     y_range = (-3.0, 103.0) if is_evaluation and name.endswith("/success") else None
-    drawing = charts.lines(title, series, x_name="updates", y_range=y_range)
-    return drawing.figure(note if is_evaluation else ", ".join(filter(None, (note, name))))
+    drawing = charts.lines(title, series, x_name="updates", y_name=unit, y_range=y_range)
+    return drawing.figure("" if is_evaluation or title == name else name)
 
 
 def _stack(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
@@ -133,6 +140,9 @@ def _evaluation_series(row: str, runs: Sequence[LoadedRun], name: str, index: in
             point[:] = [100 * value for value in _rate(known, all_tasks)]
         elif known:
             point[0] = np.mean([value for _, value in known])
+    ends = [run.curves.get(f"{name}{end}") for run in runs[:1] for end in ENDS]
+    if len(runs) == 1 and not percent and None not in ends and all(len(end.steps) == len(steps) for end in ends if end):
+        points[:, 1:] = np.stack([end.values for end in ends if end], axis=1)
     y, low, high = points.T
     raw = [(curve.steps, (100 if percent else 1) * curve.values) for curve in curves] if len(runs) > 1 else []
     return charts.Series(name=row, index=index, x=steps, y=y, low=low, high=high, raw=raw, marks=True)

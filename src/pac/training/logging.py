@@ -1,7 +1,7 @@
 """Logs of a run: a live line, metrics.jsonl, TensorBoard, and Weights & Biases if asked for."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,11 @@ from pac.training.run_dir import RunDirectory
 
 SHOWN = {"loss/total": "loss", "loss/imitation": "bc", "loss/improvement": "rl", "loss/critic": "critic"}
 QUIET_SECONDS = 10.0  # between lines if the output is no terminal
+EVALUATION = "evaluation/"  # then the task or the name of pooled tasks, then return, success, and ends of intervals
+ENDS = ("_low", "_high")  # of an interval
+FEW_TASKS = 6  # with more, an evaluation is printed as the pooled result and the worst and best tasks
+UNITS = {"success": (100, "%", " points"), "return": (1, "", "")}  # scale, unit of a value, unit of a change
+EXTREMES = 3  # how many of the worst, and of the best
 
 
 def make_console(quiet: bool = False) -> Console:
@@ -113,34 +118,43 @@ class RunLogger:
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Record metrics of a step. Only timings, with the prefix time/, differ between equal runs."""
-        now, (before, then, waited) = self._training_seconds, self._last_record
-        if step > before:
+        now, (last, then, waited) = self._training_seconds, self._last_record
+        if step > last:
             seconds, self._last_record = max(now - then, 1e-9), (step, now, self._waited)
-            times = {"updates_per_second": (step - before) / seconds, "data_wait": (self._waited - waited) / seconds}
+            times = {"updates_per_second": (step - last) / seconds, "data_wait": (self._waited - waited) / seconds}
             metrics = metrics | {f"time/{name}": value for name, value in times.items()}
-        self.last = self.last | metrics
+        before, self.last = self.last, self.last | metrics
         if not self.main:
             return
         self.directory.append_metrics({"step": step} | metrics)
-        for name, value in metrics.items():
+        plotted = {name: value for name, value in metrics.items() if not _is_end(name)}
+        for name, value in plotted.items():
             self._board.add_scalar(name, value, step)
         if self._remote is not None:
-            self._remote.log(metrics, step=step)
+            self._remote.log(plotted, step=step)
         self._print(step, metrics)
+        if lines := evaluation_lines(metrics, before):
+            self._say(f"step {step:,}/{self.steps:,} evaluated")
+            for line in lines:
+                self._say(f"  {line}")
 
     def _print(self, step: int, metrics: dict[str, float]) -> None:
         parts = [f"{short} {metrics[name]:.3f}" for name, short in SHOWN.items() if name in metrics]
         speed = metrics.get("time/updates_per_second", 0.0)
         if speed:
             parts.append(f"{speed:.1f}/s data {metrics['time/data_wait']:.0%}")
-        results = {name.removeprefix("evaluation/"): x for name, x in metrics.items() if name.startswith("evaluation/")}
-        parts += [f"{name} {value:.3g}" for name, value in results.items()]
+        if not parts:
+            return  # an evaluation, which has lines of its own
         note, now = " ".join(parts), time.perf_counter()
         self._progress.update(self._bar, note=note)
-        if not self.console.is_terminal and (now - self._printed > QUIET_SECONDS or step == self.steps or results):
+        if not self.console.is_terminal and (now - self._printed > QUIET_SECONDS or step == self.steps):
             self._printed = now
             left = f" ETA {(self.steps - step) / speed:.0f}s" if speed else ""
-            self.console.print(f"step {step:,}/{self.steps:,} {note}{left}", highlight=False, soft_wrap=True)
+            self._say(f"step {step:,}/{self.steps:,} {note}{left}")
+
+    def _say(self, text: str) -> None:
+        """Print a line that stays, above the live line."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @property
     def seconds(self) -> float:
@@ -157,3 +171,48 @@ class RunLogger:
     @property
     def data_wait(self) -> float:
         return self._waited / self._training_seconds
+
+
+def evaluation_lines(metrics: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
+    """Return a line per task of an evaluation, with the change since `before`. Of many tasks only the extremes."""
+    names = dict.fromkeys(name.removeprefix(EVALUATION).rpartition("/")[0] for name in metrics if _is_result(name))
+    tasks, pooled = ([name for name in names if ("/" in name) == is_task] for is_task in (True, False))
+    suites = {task.partition("/")[0] for task in tasks}
+    metric = {name: "success" if f"{EVALUATION}{name}/success" in metrics else "return" for name in names}
+    if len({metric[task] for task in tasks}) > 1 and len(pooled) > 1:
+        pooled.remove("all")  # it would pool those tasks alone that have a success
+    shown = {task: task.partition("/")[2] if len(suites) == 1 else task for task in tasks}
+    if len(tasks) > FEW_TASKS:
+        main = "success" if "success" in metric.values() else "return"
+        ranked = [task for task in tasks if metric[task] == main]
+        ranked = sorted(ranked, key=lambda task: metrics[f"{EVALUATION}{task}/{main}"])
+        worst, best = ranked[:EXTREMES], ranked[EXTREMES:][-EXTREMES:][::-1]
+        shown = {task: f"{word} {shown[task]}" for word, part in (("worst:", worst), ("best: ", best)) for task in part}
+    if len(tasks) != 1:
+        shown = {name: f"all {len(tasks)} tasks" if name == "all" else f"all of {name}" for name in pooled} | shown
+    width = max(map(len, shown.values()), default=0)
+    return [f"{text:<{width}}  {_result(name, metric[name], metrics, before)}" for name, text in shown.items()]
+
+
+def _is_result(name: str) -> bool:
+    return name.startswith(EVALUATION) and not _is_end(name)
+
+
+def _is_end(name: str) -> bool:
+    """Return whether a metric is an end of an evaluation's interval. Boards leave it out."""
+    return name.startswith(EVALUATION) and name.endswith(ENDS)
+
+
+def _result(name: str, metric: str, metrics: Mapping[str, float], before: Mapping[str, float]) -> str:
+    """Return a text such as `success 70% [39.7, 89.2], up 10 points`."""
+    key, (scale, unit, points) = f"{EVALUATION}{name}/{metric}", UNITS[metric]
+    text = f"{metric} {scale * metrics[key]:.3g}{unit}"
+    if all(key + end in metrics for end in ENDS):
+        low, high = (f"{scale * metrics[key + end]:.3g}" for end in ENDS)
+        text += f" [{low}, {high}]"
+    if key not in before:
+        return text
+    change = scale * (metrics[key] - before[key])
+    if f"{scale * before[key]:.3g}" == f"{scale * metrics[key]:.3g}":
+        return f"{text}, as before"
+    return f"{text}, {'up' if change > 0 else 'down'} {abs(change):.3g}{points}"
