@@ -219,6 +219,8 @@ def parse_recipe(table: Mapping[str, Any], root: Path = Path(), *, collected: Pa
             raise ValueError(f"Unknown key {key!r} in the recipe.{suggest(key, known)}")
     if "mixture" not in table:
         raise ValueError('Expected a mixture in the recipe, found none. Add mixture = "FILE" or a [mixture] table.')
+    if isinstance(table["mixture"], Mapping) and "groups" not in table["mixture"]:
+        raise ValueError("Expected data in the recipe, found none. Name it with --data DIR, or add [[mixture.groups]].")
     for name in known - {"seed", "length", "start", "proprio_noise"}:
         if not isinstance(table.get(name, {}), Mapping):
             raise ValueError(f"Expected a table [{name}], found {table[name]!r}.")

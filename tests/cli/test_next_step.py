@@ -52,7 +52,7 @@ def test_from_collecting_to_the_page(
     (inspect,) = run(capsys, "collect", TASK, "--behaviour", "random", *where, "--out", "my data")
     assert inspect == ["inspect", "my data"]
     (train,) = run(capsys, *inspect)
-    assert train[:4] == ["train", "own", "--out", "runs/my data"]
+    assert train == ["train", "own", "--data", "my data", "--out", "runs/my data"]
     tiny = ["length=2 steps", "mixture.batch_size=4", "mixture.window=4", "machine.workers=0", "machine.device=cpu"]
     (evaluate,) = run(capsys, *train, *tiny)
     assert evaluate[:4] == ["evaluate", "runs/my data", "--tasks", TASK]

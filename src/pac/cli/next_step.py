@@ -31,9 +31,7 @@ def print_plain(console: Console, text: str) -> None:
 
 def train_command(dataset: Path, *settings: str) -> list[str | Path]:
     """Return the command that trains on one dataset with the recipe `own`."""
-    path = dataset.resolve()
-    place = f"mixture.groups.own.datasets.own.path={path}"
-    return ["pac", "train", "own", "--out", Path("runs", path.name), place, *settings]
+    return ["pac", "train", "own", *settings, "--data", dataset, "--out", Path("runs", dataset.resolve().name)]
 
 
 def evaluate_command(run: Path, evaluation: EvaluationConfig, *options: str | Path) -> list[str | Path]:
