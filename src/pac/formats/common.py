@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from pac.data.array_checks import dimension, is_image, to_rgb
-from pac.data.array_table import NO_REWARDS
+from pac.data.array_table import NO_REWARDS as NO_REWARDS
 from pac.data.spec import STATE
 from pac.files import problem
 from pac.formats.checks import CHOOSE_KEYS, DAMAGED, check, check_length, need, require
 from pac.types import Episode
-
-__all__ = ["NO_REWARDS"]
 
 MAX_PIXELS = 4096 * 4096  # of one image: a damaged header must not ask for gigabytes
 
