@@ -61,8 +61,7 @@ class Dataset(store.Dataset):
             words = ["pac", "import", str(source), "--out", str(out), *option_words(format, options)]
             console.print(f"Imports {source} once. The same as: {shlex.join(words)}", markup=False, soft_wrap=True)
             for summary in import_dataset([place], out, format=format, options=chosen, console=console):
-                for note in summary.notes:
-                    console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+                _say(*summary.notes)
         return cls(out).with_reward(reward)
 
     @classmethod
@@ -87,8 +86,10 @@ class Dataset(store.Dataset):
         temporary one, which is removed with the object.
         """
         with _Folder(out) as folder:
-            facts |= {"rewards": rewards, "terminals": terminals, "timeouts": timeouts}
+            notes = list[str]()
+            facts |= {"rewards": rewards, "terminals": terminals, "timeouts": timeouts, "notes": notes}
             write_arrays(folder.path, observations=observations, actions=actions, **facts)
+            _say(*notes)
             return folder.open(cls).with_reward(reward)
 
     @classmethod
@@ -158,6 +159,12 @@ class _Folder:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None and self._remove is not None:
             self._remove()
+
+
+def _say(*notes: str) -> None:
+    """Print notes on what was read, left out and assumed."""
+    for note in notes:
+        make_console().print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def make_options(options: Mapping[str, Any]) -> ImportOptions:

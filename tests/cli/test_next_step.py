@@ -52,7 +52,8 @@ def test_from_collecting_to_the_page(
     (inspect,) = run(capsys, "collect", TASK, "--behaviour", "random", *where, "--out", "my data")
     assert inspect == ["inspect", "my data"]
     (train,) = run(capsys, *inspect)
-    assert train == ["train", "own", "--data", "my data", "--out", "runs/my data"]
+    clone = "objective.method=bc"  # the rewards of so few steps are equal
+    assert train == ["train", "own", clone, "--data", "my data", "--out", "runs/my data"]
     tiny = ["length=2 steps", "mixture.batch_size=4", "mixture.window=4", "machine.workers=0", "machine.device=cpu"]
     (evaluate,) = run(capsys, *train, *tiny)
     assert evaluate[:4] == ["evaluate", "runs/my data", "--tasks", TASK]
@@ -107,7 +108,7 @@ def test_a_study_and_the_demo_end_with_a_film(tmp_path: Path) -> None:
 def test_without_differing_rewards_the_command_clones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = runs.write_dataset(tmp_path / "still", reward=0.0)
     (train,) = run(capsys, "inspect", path)
-    assert train[-1] == "objective.method=bc"
+    assert "objective.method=bc" in train
 
 
 def test_json_is_only_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
