@@ -7,7 +7,7 @@ the cache of `huggingface_hub`, and downloaded if it is not there.
 
 import dataclasses
 import hashlib
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -41,10 +41,12 @@ def locate(source: str | Path) -> Path:
         return found
     is_path = path.is_absolute() or name.startswith(".") or Path(path.parts[0]).is_dir()
     if HUB_ID.fullmatch(name) and not is_path:
-        if importlib.util.find_spec("huggingface_hub") is None:
-            expected, found = "an existing path, a Minari id or a Hugging Face id", "no such path"
-            fix = f"{CHECK_PATH} For Hugging Face: pip install 'perceiver-actor-critic[hub]'."
-            raise problem(name, expected=expected, found=found, fix=fix)
+        try:
+            importlib.import_module("huggingface_hub")
+        except ImportError as error:
+            expected = "an existing path, a Minari id or a Hugging Face id"
+            fix = f"{CHECK_PATH} The package huggingface_hub looks ids up: pip install 'perceiver-actor-critic[hub]'."
+            raise problem(name, expected=expected, found="no such path", fix=fix) from error
         return _from_hub(name)
     elsewhere = f" and no dataset of this id in {minari_root()}" if MINARI_ID.fullmatch(name) else ""
     ids = " A dataset on Hugging Face: hf://OWNER/NAME."
