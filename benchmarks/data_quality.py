@@ -63,8 +63,8 @@ def table(rows: list[dict[str, str]]) -> str:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     found = {(row["task"], row["kind"]): row for row in rows}
     lines = [f"| task | {' | '.join(kinds)} |", "|---" + "|---:" * len(kinds) + "|"]
-    for task in sorted({row["task"] for row in rows}):
-        lines.append(f"| {task} | {' | '.join(cell(found.get((task, kind))) for kind in kinds)} |")
+    tasks = sorted({row["task"] for row in rows})
+    lines += [f"| {task} | {' | '.join(cell(found.get((task, kind))) for kind in kinds)} |" for task in tasks]
     within = [sum(is_poor(row) for row in rows if row["kind"] == kind) for kind in kinds]
     return "\n".join([*lines, f"| tasks within 10 to 40% | {' | '.join(map(str, within))} |"])
 
