@@ -1,11 +1,11 @@
 """Half-trained learners of Meta-World: networks that cloned a few scripted episodes for a few updates.
 
-    nice python benchmarks/bc_learners.py --out runs/learners          # every task: about 20 minutes of one core
+    nice python benchmarks/bc_learners.py --out runs/learners          # the tasks of the wheel
     pac collect metaworld/soccer --behaviour learner:folder=runs/learners --out data/soccer
 
 Each task has one network. It is evaluated after more and more updates. The stages in its file are the updates whose
-success is nearest to 25%. Such an agent fails in a way that depends on the state. Noise would not make it
-good. Its seeds are not those of `pac collect` with seed 0.
+success is nearest to 25%. Such an agent fails in a way that depends on the state. The initial states differ from those
+of `pac collect` with seed 0. It prints the success after each number of updates.
 """
 
 import argparse
@@ -29,6 +29,11 @@ AIM, STAGES = 0.25, 3  # the stages are those whose success is nearest to the ai
 ENOUGH = 0.6  # success at which training stops
 MAX_STEPS, EVALUATION_EPISODES, SEED = 200, 20, 1000
 MIN_SCALE = 0.01  # of a squashed input; smaller ones are constant
+TASKS = (
+    *("button-press", "button-press-topdown", "button-press-wall", "coffee-push", "door-lock", "drawer-open"),
+    *("faucet-close", "faucet-open", "handle-press", "handle-press-side", "plate-slide", "plate-slide-back"),
+    *("plate-slide-back-side", "plate-slide-side", "soccer", "window-close", "window-open"),
+)
 Layers = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -59,17 +64,17 @@ class Clone(nn.Module):
         inputs = squash(states)
         self.mean, self.scale = inputs.mean(0), np.maximum(inputs.std(0), MIN_SCALE)
         sizes = [inputs.shape[1], HIDDEN, HIDDEN, num_actions]
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
+        self.linears = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
+        self.layers = nn.ModuleList(self.linears)  # registers their parameters
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        *hidden, last = self.layers
-        for layer in hidden:
+        for layer in self.linears[:-1]:
             x = torch.relu(nn.functional.layer_norm(layer(x), (HIDDEN,)))
-        return torch.tanh(last(x))
+        return torch.tanh(self.linears[-1](x))
 
     def export(self) -> Layers:
         """Return weights (in, out) and biases in half precision. The first layer standardises its inputs."""
-        pairs = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in self.layers]
+        pairs = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in self.linears]
         weight = pairs[0][0] / self.scale[:, None]
         pairs[0] = weight, pairs[0][1] - self.mean @ weight
         return [(weight.astype(np.float16), bias.astype(np.float16)) for weight, bias in pairs]
@@ -122,16 +127,16 @@ def train(task: str) -> tuple[list[Layers], dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*")
+    parser.add_argument("tasks", nargs="*", help="for example metaworld/soccer (default: those of the wheel)")
     parser.add_argument("--out", type=Path, default=Path("runs/learners"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
-    for task in options.tasks:
+    for task in options.tasks or [f"metaworld/{task}" for task in TASKS]:
         began = time.time()
         stages, facts = train(task)
         arrays = {
-            f"{layer}.{name}": np.stack([stage[layer][i] for stage in stages])
+            f"{layer}.{name}": np.ascontiguousarray([stage[layer][i] for stage in stages])
             for layer in range(3)
             for i, name in enumerate(("weight", "bias"))
         }

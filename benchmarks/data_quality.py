@@ -23,7 +23,7 @@ KINDS = {
     "some-dims": "scripted+faults:clean=0.15,some-dims=0.85,switch=5-15",
     "distorted": "scripted+faults:clean=0.15,biased=0.45,delay=0.2,stale=0.1,scaled=0.1,switch=5-15",
     "misled": "scripted+faults:clean=0.2,wrong-goal=0.3,other-skill=0.2,hesitate=0.3,act-for=1-5,switch=5-15",
-    "learner": "learner+noise:sigma=0.2",
+    "learner": "learner:stage=0.5-1+noise:sigma=0.2",
 }
 TASKS = (
     *("button-press", "button-press-topdown", "button-press-wall", "coffee-button", "coffee-push", "door-lock"),
