@@ -4,7 +4,8 @@
 
 Poor data succeeds in 10 to 40% of its episodes. With less, a method has too little to learn from. With more, cloning
 is right by construction. Episodes are those of `pac collect` with seed 0 and at most 200 steps, as in the studies.
-Writes results/data_quality.csv and prints the table of the page docs/behaviours.md.
+Writes results/data_quality.csv and prints the table of the page docs/behaviours.md. The learner's column
+leaves tasks without a learner out.
 """
 
 import argparse
@@ -12,7 +13,9 @@ import csv
 import io
 from pathlib import Path
 
+from pac.behaviours.learner import installed_folder, learner_file
 from pac.cli import main as pac
+from pac.collection import folder_name
 from pac.data.store import Dataset
 from pac.evaluation.intervals import wilson
 from pac.files import write_atomically
@@ -30,6 +33,7 @@ TASKS = (
     *("door-open", "door-unlock", "drawer-open", "faucet-close", "faucet-open", "hand-insert", "handle-press"),
     *("handle-press-side", "plate-slide", "plate-slide-back", "plate-slide-back-side", "plate-slide-side", "push"),
     *("push-wall", "reach-wall", "soccer", "stick-push", "sweep", "window-close", "window-open"),
+    *("coffee-pull", "pick-place", "sweep-into"),
 )
 COLUMNS = ("kind", "task", "behaviour", "episodes", "successes", "success", "low", "high", "mean_return")
 
@@ -38,8 +42,10 @@ def collect(out: Path, kinds: list[str], tasks: list[str], episodes: int, worker
     """Collect the episodes that are missing."""
     for kind in kinds:
         names = [f"metaworld/{task}" for task in tasks]
+        if kind == "learner":
+            names = [name for name in names if (installed_folder() / learner_file(name)).is_file()]
         rules = ["--max-steps", str(MAX_STEPS), "--workers", str(workers), "--episodes", str(episodes)]
-        folder = ["--out", str(out / kind / (f"metaworld-{tasks[0]}" if len(tasks) == 1 else ""))]
+        folder = ["--out", str(out / kind / (folder_name(names[0]) if len(names) == 1 else ""))]
         pac(["collect", *names, "--behaviour", KINDS[kind], *rules, *folder])
 
 

@@ -1,7 +1,8 @@
 """A behaviour that acts as a trained agent did at some stage of its training.
 
 A file holds the small networks of one task at all stages, as safetensors. The wheel perceiver-actor-critic-learners has
-files of tasks of the Control Suite and Meta-World. `benchmarks/learners.py` and `benchmarks/bc_learners.py` make others.
+files for tasks of the Control Suite and Meta-World. `benchmarks/learners.py` and `benchmarks/bc_learners.py` make
+others.
 """
 
 import importlib.util
