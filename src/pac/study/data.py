@@ -35,7 +35,7 @@ class DataQuality:
     @property
     def is_marked(self) -> bool:
         """Whether the episodes are called poor and succeed too seldom or too often for that."""
-        return self.poor and not LOWEST <= self.success <= HIGHEST
+        return self.poor and not LOWEST <= round(self.success, 6) <= HIGHEST
 
     def show(self) -> str:
         text = f"{100 * self.success:.1f}"
