@@ -17,14 +17,14 @@ def still_env(num_actions: int = 2, name: str = "gym/Nothing") -> SimpleNamespac
 class Ones:
     """A behaviour with constant actions, so that every difference comes from a wrapper."""
 
-    def __init__(self) -> None:
-        self.labels = dict(CLEAN)
+    def __init__(self, num_actions: int = 2) -> None:
+        self.labels, self.num_actions = dict(CLEAN), num_actions
 
     def begin(self, env: object, random: np.random.Generator) -> None:
         pass
 
     def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
-        return np.ones(2, np.float32)
+        return np.ones(self.num_actions, np.float32)
 
 
 def play(

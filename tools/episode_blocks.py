@@ -12,9 +12,11 @@ from typing import Any
 
 from pac.evaluation import Estimate, Summary, best, warnings
 from pac.evaluation.experts import load as load_experts
+from pac.evaluation.records import EpisodeRecord
 from pac.evaluation.summary import ALL
 from pac.evaluation.tables import METRICS, Cell, Grid, grids, markdown, show
 from pac.report import charts
+from pac.study.data import from_json, pool_poor, with_data
 from tools.drawings import sheet
 from tools.results import Results
 
@@ -41,11 +43,20 @@ def metrics_of(summaries: Mapping[str, Summary]) -> list[str]:
 def table(found: Results) -> str:
     """Return a table with a line a task, a column a row of the study, and pooled lines below. Notes name weak spots."""
     made: list[Grid] = []
+    qualities = from_json({row: x for document in found.documents for row, x in document.get("data", {}).items()})
     for domain in found.domains:
         summaries = found.summaries(domain)
-        made += [_titled(found, domain, grid) for grid in grids(summaries, metrics=metrics_of(summaries))]
+        groups = {row: _of_row(found, row, domain) for row in found.members}
+        plain = [with_data(grid, qualities) for grid in grids(summaries, metrics=metrics_of(summaries))]
+        made += [_titled(found, domain, pool_poor(grid, groups, qualities)) for grid in plain]
     notes = [note for document in found.documents for note in document.get("notes", [])]
     return markdown(made, list(dict.fromkeys([*_counts(found), *warnings(found.summaries(), []), *notes])))
+
+
+def _of_row(found: Results, row: str, domain: str) -> list[EpisodeRecord]:
+    """Return a row's episodes of all seeds, under its name."""
+    entries = [entry for part in found.members[row].values() for entry in part if entry.task in found.domains[domain]]
+    return [dataclasses.replace(entry, actor=row) for entry in entries]
 
 
 def returns(found: Results) -> str:

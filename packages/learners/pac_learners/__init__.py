@@ -1,4 +1,4 @@
-"""Networks of trained Control Suite agents. `FOLDER` has one safetensors file per task."""
+"""Networks of trained agents of the Control Suite and Meta-World. `FOLDER` has one safetensors file per task."""
 
 from pathlib import Path
 

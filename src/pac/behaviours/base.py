@@ -8,7 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 # A fault mode's index in this tuple is its number in labels.
-FAULT_MODES = ("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform", "backwards")
+FAULT_MODES = (
+    *("clean", "wrong-goal", "stop-short", "hesitate", "other-skill", "slow", "uniform", "backwards"),
+    *("some-dims", "delay", "scaled", "biased", "stale"),
+)
 CLEAN = {"fault_mode": 0.0}
 
 

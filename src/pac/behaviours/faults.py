@@ -5,6 +5,7 @@ Cloning only those is hard to beat. If modes switch within an episode, no episod
 `labels["fault_mode"]` has the active fault of each step. A robot that will stop short is clean until it stops.
 """
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -36,25 +37,37 @@ class Faults(Wrapper):
         other_skill: float | None = None,
         slow: float | None = None,
         backwards: float | None = None,
+        some_dims: float | None = None,
+        delay: float | None = None,
+        scaled: float | None = None,
+        biased: float | None = None,
+        stale: float | None = None,
         switch: Span | None = None,  # steps until the next mode; None: one mode per episode
         offset: Range = (0.1, 0.2),  # wrong-goal: metres between the wrong goal and the goal, horizontally
         after: Span | None = None,  # stop-short: steps before it stops; None: 5-45 for scripts, else 50-500
         act_for: Span = (5, 30),  # hesitate: steps it acts
         wait_for: Span = (10, 40),  # hesitate: steps it waits
         speed: Range = (0.1, 0.4),  # slow: share of the action that is taken
+        delay_by: Span = (10, 30),  # delay: steps between the choice of an action and its execution
+        factor: Range = (0.0, 2.0),  # scaled: what an action is multiplied by
+        bias: Range = (0.5, 1.5),  # biased: size of the constant offset, in units of half the range of each dimension
+        renew: Span = (10, 30),  # stale: steps for which the behaviour sees the same observation
     ) -> None:
         super().__init__(inner)
         given = {"clean": clean, "wrong-goal": wrong_goal, "stop-short": stop_short, "hesitate": hesitate}
         given |= {"other-skill": other_skill, "slow": slow, "backwards": backwards}
+        given |= {"some-dims": some_dims, "delay": delay, "scaled": scaled, "biased": biased, "stale": stale}
         self.script = script_of(inner)
         self.shares = fill_shares({k: v for k, v in given.items() if v is not None}, self.script is not None)
         self.after = after or ((5, 45) if self.script else (50, 500))  # a script needs 50 to 100 steps
         self.switch, self.offset = switch, offset
         self.act_for, self.wait_for, self.speed = act_for, wait_for, speed
+        self.delay_by, self.factor, self.bias, self.renew = delay_by, factor, bias, renew
 
     def begin(self, env: Any, random: np.random.Generator) -> None:
         super().begin(env, random)
         self.still = np.clip(np.zeros(len(self.bounds[0])), *self.bounds)
+        self.past: deque[np.ndarray] = deque(maxlen=self.delay_by[1] + 1)  # actions that the behaviour chose
         self.draw_mode()
 
     def draw_mode(self) -> None:
@@ -68,6 +81,25 @@ class Faults(Wrapper):
         self.pace = self.random.uniform(*self.speed)
         if self.script is not None:
             self.set_script(self.script)
+        self.gain, self.shift = self.draw_change()
+        self.lag = draw_span(self.random, self.delay_by) if self.mode == "delay" else 0
+        self.period = draw_span(self.random, self.renew) if self.mode == "stale" else 1
+
+    def draw_change(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return a factor and an offset for each action dimension. Modes that do not use them draw nothing."""
+        low, high = self.bounds
+        gain, shift = np.ones(len(low)), np.zeros(len(low))
+        if self.mode == "some-dims":  # all but one at most, each mirrored or held at one value
+            chosen = self.random.permutation(len(low))[: self.random.integers(1, max(2, len(low)))]
+            mirrored, values = self.random.random(len(chosen)) < 0.5, self.random.uniform(low, high)[chosen]
+            gain[chosen], shift[chosen] = np.where(mirrored, -1, 0), np.where(mirrored, (low + high)[chosen], values)
+        if self.mode == "scaled":
+            gain *= self.random.uniform(*self.factor)
+            shift = self.still - gain * self.still
+        if self.mode == "biased":
+            sign = self.random.choice([-1.0, 1.0], len(low))
+            shift = sign * self.random.uniform(*self.bias, len(low)) * (high - low) / 2
+        return gain, shift
 
     def set_script(self, script: Scripted) -> None:
         """Give the script the goal and the skill of this mode."""
@@ -82,7 +114,8 @@ class Faults(Wrapper):
             self.draw_mode()
         active = self.is_active()
         stopped = active and self.mode == "stop-short" and not self.switch  # for good: its plan is not needed
-        action = self.still if stopped else self.inner.act(observation)
+        action = self.still if stopped else self.inner.act(self.see(observation))
+        self.past.append(action)
         self.label(FAULT_MODES.index(self.mode) if active else 0)
         self.age, self.remaining = self.age + 1, self.remaining - 1
         if active and self.mode in ("stop-short", "hesitate"):
@@ -91,7 +124,19 @@ class Faults(Wrapper):
             return self.clip(self.bounds[0] + self.bounds[1] - action)
         if self.mode == "slow":
             return self.clip(self.still + self.pace * (action - self.still))
+        if self.mode == "delay":
+            return self.past[max(-len(self.past), -1 - self.lag)]
+        if self.mode in ("some-dims", "scaled", "biased"):
+            return self.clip(self.gain * action + self.shift)
         return action
+
+    def see(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the observation that the behaviour acts on."""
+        if self.mode != "stale":
+            return observation
+        if self.age % self.period == 0:
+            self.seen = {name: np.array(value) for name, value in observation.items()}
+        return self.seen
 
     def is_active(self) -> bool:
         """Return whether the fault is active in this step."""

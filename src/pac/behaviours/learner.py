@@ -1,7 +1,8 @@
 """A behaviour that acts as a trained agent did at some stage of its training.
 
 A file holds the small networks of one task at all stages, as safetensors. The wheel perceiver-actor-critic-learners has
-the files of sixteen Control Suite tasks. `benchmarks/learners.py` makes others.
+files for tasks of the Control Suite and Meta-World. `benchmarks/learners.py` and `benchmarks/bc_learners.py` make
+others.
 """
 
 import importlib.util
@@ -78,7 +79,8 @@ def read_learner(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
         known = ", ".join(sorted(other.stem for other in path.parent.glob("*.safetensors"))) or "none"
         raise ValueError(
             f"learner: expected {path}, found no such file. Its folder has {known}. Make the file with "
-            "benchmarks/learners.py and name its folder (learner:folder=runs/learners)."
+            "benchmarks/learners.py, or with benchmarks/bc_learners.py for Meta-World. Name its folder: "
+            "learner:folder=runs/learners."
         )
     try:
         arrays = load_file(path)

@@ -32,6 +32,7 @@ class StudyConfig:
     episodes: int = 100  # evaluation episodes per task, after training
     shows: tuple[str, ...] = ()  # ways to give the task, each evaluated; empty: the way of the training mixture
     experts: Literal["table", "data"] = "table"  # 100%: the best behaviour that was measured, or the best of the data
+    poor: tuple[str, ...] = ()  # names in study.data whose episodes should succeed in 10 to 40%; tables mark the others
     about: str = ""  # a sentence for the page: the question, and which settings were tuned on which data
 
     def __post_init__(self) -> None:
@@ -128,6 +129,9 @@ def parse_study(
     if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
         raise ValueError('Expected [study.rows."NAME"] tables in the study, found none.')
     config = parse_section(StudyConfig, section, "study")
+    collected = _collections(collections or [])
+    if unknown := sorted(set(config.poor) - set(collected)):
+        raise ValueError(f"study.poor: expected names in study.data ({', '.join(collected)}), found {unknown[0]!r}.")
     words, runs = {DATA: str((folder / "data").resolve())}, list[StudyRun]()
     for row, each, seed in itertools.product(rows, config.each, config.seeds):
         words[EACH] = each
@@ -141,7 +145,7 @@ def parse_study(
         runs.append(StudyRun(row=row, each=each, seed=seed, config=run, domains=chosen, shows=config.shows))
     if len({run.name for run in runs}) < len(runs):
         raise ValueError("Expected names of rows that differ in letters and digits: folders are named after them.")
-    return Study(name=name, config=config, collections=_collections(collections or []), runs=runs)
+    return Study(name=name, config=config, collections=collected, runs=runs)
 
 
 def _domains(tables: Any, evaluation: EvaluationConfig, only: Collection[str]) -> dict[str, EvaluationConfig]:

@@ -13,6 +13,7 @@ from pac.evaluation.records import EpisodeRecord, by_actor
 from pac.evaluation.result import make_document
 from pac.evaluation.summary import Summary, summarise
 from pac.evaluation.tables import METRICS, Grid
+from pac.study import data
 from pac.study.experts import experts_path
 from pac.study.folder import StudyFolder
 from pac.study.plan import DOMAIN_KEYS, Study
@@ -35,6 +36,7 @@ def make_results(folder: StudyFolder, command: str) -> StudyResults:
         facts.append(evaluation.facts)
         records += evaluation.records
     domains, rules = _domains(study), study.runs[0].config.evaluation
+    qualities = data.data_quality(folder)
     table = experts.load(experts_path(folder))
     known = {task: table[task].mean for task in study.whole_tasks if task in table}
     summaries = _summaries(study, records, known)
@@ -57,10 +59,13 @@ def make_results(folder: StudyFolder, command: str) -> StudyResults:
         about=study.config.about,
         domains={name: {key: getattr(domain, key) for key in DOMAIN_KEYS} for name, domain in domains.items() if name},
         rows={run.row: run.config.as_json() for run in study.runs},
+        data=data.as_json(qualities),
         runs=facts,
-        notes=warnings(summaries, []),
+        notes=[*data.notes(qualities), *warnings(summaries, [])],
     )
-    grids = [grid for name, domain in domains.items() for grid in _grids(study, name, domain, records, known)]
+    grids = [
+        grid for name, domain in domains.items() for grid in _grids(study, name, domain, records, known, qualities)
+    ]
     return StudyResults(records, document, grids)
 
 
@@ -92,14 +97,23 @@ def _summaries(study: Study, records: Sequence[EpisodeRecord], known: Mapping[st
 
 
 def _grids(
-    study: Study, name: str, domain: EvaluationConfig, records: Sequence[EpisodeRecord], known: Mapping[str, float]
+    study: Study,
+    name: str,
+    domain: EvaluationConfig,
+    records: Sequence[EpisodeRecord],
+    known: Mapping[str, float],
+    qualities: data.Qualities,
 ) -> list[Grid]:
     """Return the tables of one domain: seeds pooled, and seed by seed."""
     inside = [entry for entry in records if entry.task in domain.tasks]
     each = {label: summarise(group, experts=known) for label, group in by_actor(inside).items()}
     # Where success ends an episode, its return says little: the sooner the success, the smaller the return.
     metrics = ("success", "percent") if domain.stop_at_success else tuple(METRICS)
-    grids = [*tables.grids(_summaries(study, inside, known), metrics=metrics), seeds_grid(study, each, metrics)]
+    made = tables.grids(_summaries(study, inside, known), metrics=metrics)
+    rows = {label: row for row, labels in study.actors.items() for label in labels.values()}
+    groups = by_actor(dataclasses.replace(entry, actor=rows[entry.actor]) for entry in inside)
+    made = [data.pool_poor(data.with_data(grid, qualities), groups, qualities) for grid in made]
+    grids = [*made, seeds_grid(study, each, metrics)]
     return [dataclasses.replace(grid, title=f"{name}: {grid.title}" if name else grid.title) for grid in grids]
 
 
