@@ -7,7 +7,7 @@ import pac
 
 # What the paper needs: data to gradient to policy. All else in src/pac is a satellite, whatever its name.
 CORE = {"types", "config", "recipe", "bins", "objectives", "files", "old_names", "resources", "model", "data"}
-CORE |= {"training", "policy"}
+CORE |= {"training", "policy", "loss_checks"}
 ROOT = Path(pac.__file__).parent
 
 
