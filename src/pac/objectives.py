@@ -278,7 +278,7 @@ def _q_terms(inputs: _Inputs) -> _Terms:
         weights = improvement_weights(values, temperature)
         imitated = masks.sampled[:, :-1].flatten(0, 1)  # the weights are about these dimensions alone
         improvement = (1 - config.logged_share) * improvement_loss(logits, samples, weights, imitated)
-        if config.hidden_dims:
+        if masks.scale is not None:
             improvement = improvement * masks.scale
         report |= {
             "policy/kl_to_reference": policy_kl(logits.detach(), reference, action_mask),
