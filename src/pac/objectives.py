@@ -313,7 +313,7 @@ def _critic_masks(inputs: _Inputs) -> _CriticMasks:
         noise = torch.rand(shape, generator=inputs.generator, device=every.device)
     logged, sampled = (visible_dims(x, config.hidden_dims, config.hidden_rows) & every for x in noise.unbind(2))
     hides = noise[:, :-1, 1, -1].flatten() < config.hidden_rows
-    scale = torch.where(hides, 1 / (1 - config.hidden_dims), 1.0)
+    scale = noise.new_ones(hides.shape).masked_fill(hides, 1 / (1 - config.hidden_dims))
     return _CriticMasks(every, logged[:, :-1].flatten(0, 1), sampled, scale)
 
 
