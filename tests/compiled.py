@@ -7,17 +7,22 @@ from factories import random_batch, random_observation, small_config, small_mode
 from torch._inductor.utils import run_fw_bw_and_get_code
 
 from pac.config import ObjectiveConfig
-from pac.objectives import loss
+from pac.objectives import StepOverrides, loss
 
-for critic in ("q", "v"):
+PARTS = ObjectiveConfig(logged_share=0.5, hidden_dims=0.5)
+for critic, objective in (("q", ObjectiveConfig()), ("v", ObjectiveConfig(critic="v")), ("parts", PARTS)):
     model, target = small_model(0), small_model(1)
-    # Compiled code draws other random numbers: with alpha = 1 and no bootstrap, no sampled action counts.
-    batch = random_batch(small_config(), imitation_weight=torch.ones(3), gamma=torch.zeros(3))
-    objective = ObjectiveConfig(critic=critic)  # type: ignore[arg-type]
+    if objective is PARTS:
+        batch, given = (
+            random_batch(small_config()),
+            StepOverrides(uniform=torch.rand(3, 3, 4, objective.num_samples), hiding=torch.rand(3, 3, 2, 5)),
+        )
+    else:  # compiled code draws other random numbers: with alpha = 1 and no bootstrap, no sampled action counts
+        batch, given = random_batch(small_config(), imitation_weight=torch.ones(3), gamma=torch.zeros(3)), None
     results = []
     for function in (loss, torch.compile(loss, fullgraph=True)):
         model.zero_grad()
-        per_example, metrics = function(model, target, batch, objective)
+        per_example, metrics = function(model, target, batch, objective, None, given)
         per_example.sum().backward()
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         results.append({"loss": per_example.detach(), "critic": metrics["loss/critic"], **gradients})

@@ -7,7 +7,7 @@ import pac
 
 # What the paper needs: data to gradient to policy. All else in src/pac is a satellite, whatever its name.
 CORE = {"types", "config", "recipe", "recipe_keys", "bins", "objectives", "files", "old_names", "resources"}
-CORE |= {"model", "data", "training", "policy", "observations", "embodiments"}
+CORE |= {"model", "data", "training", "policy", "observations", "embodiments", "loss_checks"}
 ROOT = Path(pac.__file__).parent
 
 

@@ -210,6 +210,29 @@ def test_advantage_weights_and_ratio_are_bounded() -> None:
     assert not ratio.requires_grad
 
 
+def test_the_advantage_temperature_counts_real_rows() -> None:
+    advantage, rows = doubles(8), torch.arange(8) < 6
+    found = objectives.advantage_temperature(advantage, rows, 0.5)
+    torch.testing.assert_close(found, 0.5 * advantage[:6].std(correction=0))
+
+
+def test_visible_dims_are_hidden_with_their_probability() -> None:
+    noise = torch.rand(20_000, 2, 5, generator=torch.Generator().manual_seed(0))
+    visible = objectives.visible_dims(noise, 0.3, 0.6).flatten(0, 1)
+    assert visible.float().mean(0).tolist() == pytest.approx([1 - 0.3 * 0.6] * 4, abs=0.01)
+    assert visible.all(1).float().mean().item() == pytest.approx(0.4 + 0.6 * 0.7**4, abs=0.01)
+    assert objectives.visible_dims(noise, 0.0, 1.0).all()
+    assert objectives.visible_dims(noise, 0.9, 0.0).all()
+
+
+def test_gap_shares_by_hand() -> None:
+    value, changed = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([[0.5, 1.0], [1.0, 1.5], [9.0, 9.0]])
+    rows = torch.tensor([[True, True], [True, True], [False, False]])
+    assert objectives.gap_shares(value, changed, rows).tolist() == [0.5, 0.5]
+    assert objectives.gap_shares(value[:1], changed[:1], rows[:1]).tolist() == [1.0, 0.0]
+    assert objectives.gap_shares(value, value[:, None].expand(3, 2), rows).tolist() == [0.0, 0.0]
+
+
 def test_gradients_of_the_terms() -> None:
     logits, samples, weights = doubles(2, 3, 5, grad=True), indices(5, 2, 4, 3), doubles(2, 4).softmax(-1)
     mask = torch.tensor([[True, True, False], [True, False, False]])
@@ -226,6 +249,7 @@ def test_gradients_of_the_terms() -> None:
 Q, V = ObjectiveConfig(num_steps=1), ObjectiveConfig(critic="v", num_steps=1)
 CLONE = ObjectiveConfig(critic="none", improve=False)
 BC_Q = ObjectiveConfig(improve=False, num_steps=1)
+PARTS = dataclasses.replace(Q, logged_share=0.5, hidden_dims=0.5)
 
 
 def run(
@@ -305,6 +329,146 @@ def test_pac_loss_by_hand() -> None:
             expected = 0.5 * improvement + 0.5 * imitation + 2.0 * critic
             torch.testing.assert_close(per_example.view(3, 2)[b, t], expected, rtol=1e-4, atol=1e-4)
     assert metrics["loss/total"].item() == pytest.approx(per_example.mean().item(), rel=1e-5)
+
+
+# ------------------------------------------------------------------------------ logged actions, and parts of actions
+
+
+def noise(batch: Batch, num_samples: int, seed: int = 0) -> objectives.StepOverrides:
+    g, (rows, time, dims) = torch.Generator().manual_seed(seed), batch.action.shape
+    uniform = torch.rand(rows, time + 1, dims, num_samples, generator=g)
+    return objectives.StepOverrides(uniform=uniform, hiding=torch.rand(rows, time + 1, 2, dims + 1, generator=g))
+
+
+@pytest.mark.parametrize("config", [PARTS, dataclasses.replace(PARTS, hidden_bootstrap=False, hidden_rows=0.5)])
+def test_logged_actions_and_hidden_dimensions_by_hand(config: ObjectiveConfig) -> None:
+    """All terms with loops. One set of noise says what is hidden of logged actions, another what of sampled ones."""
+    model, target, batch = pair()
+    batch = dataclasses.replace(batch, reward=10 * batch.reward, gamma=torch.full((3,), 0.9))
+    config = dataclasses.replace(config, num_samples=3)
+    given = noise(batch, 3)
+    per_example, metrics = loss(model, target, batch, config, None, given)
+    value_bins, action_bins = model.config.value_bins, model.config.action_bins
+    points = value_bins.points(torch.zeros(1))
+    assert given.hiding is not None
+    assert given.uniform is not None
+    hides = given.hiding[..., -1] < config.hidden_rows
+    visible = ~((given.hiding[..., :-1] < 0.5) & hides[..., None])
+    seen, online = (x.encode(batch.observation.flatten()) for x in (target, model))
+    samples = objectives.sample_actions(target.policy_logits(seen), 3, None, given.uniform.flatten(0, 1))
+    actions, whole = action_bins.decode(samples, points), torch.ones(9, 4, dtype=torch.bool)
+    probs = target.q_logits(seen, actions, visible[:, :, 1].flatten(0, 1)).softmax(-1).view(3, 3, 3, 21)
+    every = target.q_logits(seen, actions, whole).softmax(-1).view(3, 3, 3, 21)
+    after = probs if config.hidden_bootstrap else every
+    action = action_bins.encode(torch.cat([batch.action, batch.action[:, -1:]], 1))
+    asked = action_bins.decode(action, points).view(9, 1, 4)
+    logged_value = (target.q_logits(seen, asked, whole).softmax(-1) @ points).view(3, 3)
+    q_logits = model.q_logits(online, asked, visible[:, :, 0].flatten(0, 1)).view(3, 3, 21)
+    log_pi = model.policy_logits(online).log_softmax(-1).view(3, 3, 4, 11)
+    values, samples = (probs @ points)[:, :-1], samples.view(3, 3, 3, 4)
+    eta = objectives.dual_temperature(values.flatten(0, 1), torch.ones(6, dtype=torch.bool), config.epsilon)
+    advantage = logged_value[:, :-1] - values.mean(-1)
+    logged_eta = 0.5 * advantage.std(correction=0)
+    for b in range(3):
+        for t in range(2):
+            wanted = torch.zeros(21)
+            for j in range(3):
+                wanted += value_bins.project(after[b, t + 1, j], batch.reward[b, t], torch.tensor(0.9)) / 3
+            critic = -(wanted * q_logits[b, t].log_softmax(-1)).sum()
+            imitation = -sum(log_pi[b, t, k, action[b, t, k]] for k in range(4))
+            sampled, weights = torch.zeros(()), (values[b, t] / eta).softmax(-1)
+            for j in range(3):
+                for k in range(4):
+                    if visible[b, t, 1, k]:
+                        sampled -= weights[j] * log_pi[b, t, k, samples[b, t, j, k]] * (2 if hides[b, t, 1] else 1)
+            logged = (advantage[b, t] / logged_eta).exp().clamp(max=20) * imitation
+            expected = 0.5 * (0.5 * sampled + 0.5 * logged) + 0.5 * imitation + 2.0 * critic
+            torch.testing.assert_close(per_example.view(3, 2)[b, t], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(metrics["weights/logged_temperature"], logged_eta)
+    torch.testing.assert_close(metrics["critic/advantage"], advantage.mean(), rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_hidden_is_the_whole_critic() -> None:
+    model, target, batch = pair()
+    given = noise(batch, Q.num_samples)
+    expected = loss(model, target, batch, Q, None, given)
+    for change in ({"hidden_dims": 0.5, "hidden_rows": 0.0}, {"hidden_dims": 1e-9}):
+        found = loss(model, target, batch, dataclasses.replace(Q, **change), None, given)
+        assert torch.equal(found[0], expected[0])
+        assert all(torch.equal(found[1][name], value) for name, value in expected[1].items())
+
+
+def test_the_logged_share_mixes_two_terms() -> None:
+    model, target, batch = pair()
+    given, plain = noise(batch, Q.num_samples), weighted(batch, 0.0, 0.0)
+    none, some, every = (
+        loss(model, target, plain, dataclasses.replace(Q, logged_share=share), None, given)[0]
+        for share in (0.0, 0.25, 1.0)
+    )
+    torch.testing.assert_close(some, 0.75 * none + 0.25 * every)
+    assert not torch.allclose(none, every, rtol=0.01)
+
+
+def test_logged_actions_with_infinite_temperature_are_cloned() -> None:
+    model, target, batch = pair()
+    plain = weighted(batch, 0.0, 0.0)
+    cloned, _ = run(model, target, plain, Q, logged_share=1.0, temperature=1e9)
+    torch.testing.assert_close(cloned, by_hand(model, batch), rtol=1e-4, atol=1e-4)
+    cloned, _ = run(model, target, plain, Q, logged_share=1.0, advantage_temperature=1e9)
+    torch.testing.assert_close(cloned, by_hand(model, batch), rtol=1e-4, atol=1e-4)
+    sharp, metrics = run(model, target, plain, Q, logged_share=1.0, temperature=1e-9)
+    assert torch.isfinite(sharp).all()
+    assert metrics["weights/clipped"] > 0
+
+
+def test_a_critic_of_parts_knows_their_value_under_the_datas_behaviour() -> None:
+    """Closed form: for visible dimensions m the value is E[r | a in m], with the rest as the data chose it.
+
+    One state, two dimensions of two bins, a table as critic. The data has (+,+) with reward 0.8 twice, (-,-) with 0.1
+    and (+,-) with 0.3. Nobody took (-,+): only its parts have a value.
+    """
+    data = [(1, 1, 0.8), (1, 1, 0.8), (0, 0, 0.1), (1, 0, 0.3)]
+    model, target, _ = pair(num_actions=2, num_action_bins=2)
+    table = torch.zeros(3, 3, 21, requires_grad=True)  # 2: hidden
+
+    def look_up(encoded: Any, actions: Tensor, mask: Tensor) -> Tensor:
+        first, second = torch.where(mask[:, None], (actions > 0).long(), 2).unbind(-1)
+        return table[first, second]
+
+    model.q_logits = look_up  # type: ignore[assignment]
+    rows = [(row, shown) for row in data for shown in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))]
+    batch = weighted(random_batch(model.config, len(rows), 1), 1.0, 1.0)
+    batch = dataclasses.replace(
+        batch,
+        action=torch.tensor([[[x - 0.5, y - 0.5]] for (x, y, _), _ in rows]),
+        reward=torch.tensor([[r] for (_, _, r), _ in rows]),
+        discount=torch.zeros(len(rows), 1),
+    )
+    shown = torch.tensor([[*shown, 0.0] for _, shown in rows])[:, None, None].expand(-1, 2, 2, -1)
+    given = dataclasses.replace(noise(batch, 10), hiding=shown)
+    optimizer = torch.optim.Adam([table], lr=0.3)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss(model, target, batch, dataclasses.replace(BC_Q, hidden_dims=0.5), None, given)[0].mean().backward()
+        optimizer.step()
+    found = model.config.value_bins.mean(table.detach())
+    for first in range(3):
+        for second in range(3):
+            fits = [r for x, y, r in data if first in (x, 2) and second in (y, 2)]
+            expected = sum(fits) / len(fits) if fits else 0.5  # where there is no data it stays as it began
+            assert found[first, second].item() == pytest.approx(expected, abs=2e-3), (first, second)
+
+
+def test_a_critic_that_reads_one_dimension_has_its_gap_there() -> None:
+    model, target, batch = pair()
+    bins = model.config.value_bins
+    _, metrics = run(model, target, batch, Q)
+    shares = torch.stack([metrics[f"critic/gap_share/{d}"] for d in range(4)])
+    assert (shares > 0.01).all()
+    torch.testing.assert_close(shares.sum(), torch.tensor(1.0))
+    model.q_logits = lambda encoded, actions, mask: bins.logits_near(0.5) * actions[..., 2:3]  # type: ignore[assignment]
+    _, metrics = run(model, target, batch, Q)
+    assert [round(float(metrics[f"critic/gap_share/{d}"]), 3) for d in range(4)] == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("critic", ["q", "v"])
@@ -428,7 +592,7 @@ def test_termination_stops_the_bootstrap_and_a_time_limit_does_not(config: Objec
             torch.testing.assert_close(before[0], after[0], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("config", [Q, V, BC_Q, CLONE], ids=["q", "v", "bc+q", "clone"])
+@pytest.mark.parametrize("config", [Q, PARTS, V, BC_Q, CLONE], ids=["q", "parts", "v", "bc+q", "clone"])
 def test_padding_changes_nothing(config: ObjectiveConfig) -> None:
     model, target, batch = pair()
     mask = torch.tensor([[True, True], [True, False], [True, True]])
@@ -475,6 +639,8 @@ TORSO = {"inputs", "latents", "input_attention", "blocks"}
         (BC_Q, 1.0, 1.0, TORSO | {"policy", "q"}),
         (Q, 0.0, 0.0, TORSO | {"policy"}),
         (Q, 0.5, 1.0, TORSO | {"policy", "q"}),
+        (PARTS, 0.0, 0.0, TORSO | {"policy"}),
+        (PARTS, 0.5, 1.0, TORSO | {"policy", "q"}),
         (V, 0.0, 0.0, TORSO | {"policy"}),
         (V, 0.0, 1.0, TORSO | {"policy", "v"}),
         (dataclasses.replace(V, behaviour="learned"), 0.0, 1.0, TORSO | {"policy", "v", "behaviour"}),
@@ -531,7 +697,10 @@ def test_every_objective_reports_its_diagnostics() -> None:
     }
     assert set(run(model, target, batch, CLONE)[1]) == common
     assert set(run(model, target, batch, BC_Q)[1]) == critic
-    assert set(run(model, target, batch, Q)[1]) == improving | {"critic/sample_std"}
+    of_q = improving | {"critic/sample_std", *(f"critic/gap_share/{d}" for d in range(4))}
+    assert set(run(model, target, batch, Q)[1]) == of_q
+    logged = {"critic/advantage", "weights/clipped", "weights/logged_temperature"}
+    assert set(run(model, target, batch, PARTS)[1]) == of_q | logged
     clipped = {"weights/clipped", "ratio/mean", "ratio/clipped", "critic/advantage", "loss/behaviour"}
     assert set(run(model, target, batch, V)[1]) == improving | clipped
 

@@ -1,7 +1,8 @@
 """Result files of this repository: one Parquet file per study, with its episodes as columns and all else as JSON.
 
     pandas.read_parquet("results/study/vision.parquet")                        # one row per episode
-    python -m tools.archive runs/vision/study.json results/study/vision.parquet
+    python -m tools.archive runs/vision/results.json results/study/vision.parquet
+    python -m tools.archive results/study/vision.parquet runs/vision/results.json   # back: `pac study` goes on from it
 
 Documents that belong together share a file: the rounds of an improvement, or the evaluations of a demo. Their episodes
 have a column `file`. The rows of a study repeat most settings, so each row but one is kept as its changes to that one.
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from pac.files import write_atomically
+from pac.files import write_atomically, write_json
 from pac.old_names import EVALUATION_KEYS, rename_keys
 
 Document = dict[str, Any]
@@ -178,9 +179,12 @@ def _changed(value: Any, place: list[str], new: Any) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.archive", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("source", type=Path, help="JSON of an evaluation or a study, or folder of an improvement")
-    parser.add_argument("out", type=Path, help="Parquet file to write")
+    parser.add_argument("source", type=Path, help="JSON of an evaluation or a study, folder of JSON, or Parquet")
+    parser.add_argument("out", type=Path, help="Parquet file to write; JSON file if the source is Parquet")
     args = parser.parse_args(arguments)
+    if args.source.suffix == ".parquet":
+        write_json(args.out, read_document(args.source), indent=1)
+        return
     print(f"{args.out}: {archive(args.source, args.out):,} episodes of {args.source}.")
 
 

@@ -45,11 +45,23 @@ class ObjectiveConfig:
     # data, as far as it is known. Better if a fault lasts an episode, worse if faults change within it (docs/log).
     monte_carlo_weight: float = 0.0
     num_samples: int = 10  # N: actions drawn from the reference policy
-    # eta. None: chosen for each batch. With Q MPO's dual makes the weights' mean KL to uniform `epsilon`. With V it is
-    # half the standard deviation of the advantages. The paper gives 1e-4 for PAC+V and nothing for PAC.
+    # PAC: share of the improvement term that weighs actions in the data by exp(advantage / eta). The rest weighs
+    # sampled actions, as in the paper. A sampled action may mix parts of different actions in the data. Its value is
+    # a guess, which an action in the data does not need.
+    logged_share: float = 0.0
+    # The critic sees parts of actions. In a share `hidden_rows` of the states it does not see a dimension with
+    # probability `hidden_dims`. Then it knows the value of the visible dimensions if the data's behaviour chooses the
+    # others, and cannot rest on the dimension that is easiest to read. Samples count in visible dimensions alone.
+    hidden_dims: float = 0.0
+    hidden_rows: float = 1.0
+    hidden_bootstrap: bool = True  # the bootstrap value is of the visible dimensions too; False: of whole actions
+    # eta. None: chosen for each batch. For sampled actions MPO's dual makes the weights' mean KL to uniform `epsilon`.
+    # For actions in the data it is `advantage_temperature` standard deviations of the advantages. The paper gives 1e-4
+    # for PAC+V and nothing for PAC.
     temperature: float | None = None
     epsilon: float = 0.1
-    max_weight: float = 20.0  # PAC+V: bound on exp(advantage / eta), which overflows float32 otherwise
+    advantage_temperature: float = 0.5
+    max_weight: float = 20.0  # bound on exp(advantage / eta), which overflows float32 otherwise
     behaviour: Literal["constant", "learned"] = "constant"  # PAC+V: b(a|s) of the importance ratio pi/b
     max_ratio: float = 1.0  # PAC+V: bound on pi/b
 
@@ -59,8 +71,14 @@ class ObjectiveConfig:
             raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
         if not 0 <= (weight := self.monte_carlo_weight) <= 1:
             raise ValueError(f"ObjectiveConfig.monte_carlo_weight: expected a number in [0, 1], found {weight}.")
+        for name in ("logged_share", "hidden_rows"):
+            if not 0 <= (share := getattr(self, name)) <= 1:
+                raise ValueError(f"ObjectiveConfig.{name}: expected a share in [0, 1], found {share}.")
+        if not 0 <= (hidden := self.hidden_dims) < 1:
+            raise ValueError(f"ObjectiveConfig.hidden_dims: expected a probability in [0, 1), found {hidden}.")
         check_least(self, "ObjectiveConfig", num_samples=1, num_steps=1)
-        check_positive(self, "ObjectiveConfig", "reward_scale", "temperature", "epsilon", "max_weight", "max_ratio")
+        positive = ("reward_scale", "temperature", "epsilon", "advantage_temperature", "max_weight", "max_ratio")
+        check_positive(self, "ObjectiveConfig", *positive)
         if self.improve and self.critic == "none":
             raise ValueError(
                 "ObjectiveConfig: improve=true needs a critic; set critic to 'q' or 'v', or improve=false."

@@ -4,7 +4,8 @@ The functions in the first half take tensors and return one value per example. `
 
     BC, filtered BC   the imitation term alone; filtered BC trains on selected episodes
     BC+Q              adds a critic
-    PAC               adds the improvement term; alpha-PAC gives each dataset its own alpha and beta
+    PAC               adds the improvement term; alpha-PAC gives each dataset its own alpha and beta. `logged_share` of
+                      the term weighs the actions in the data. With `hidden_dims` the critic sees parts of actions
     PAC+V             weights the actions in the data by their advantage
 
 The paper's appendix "Method Details - Algorithm" has the symbols. docs/paper.md has our choices where it is silent.
@@ -20,7 +21,8 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from pac.bins import Bins, Projection
-from pac.config import LARGEST_DISCOUNT, ObjectiveConfig
+from pac.config import ObjectiveConfig
+from pac.loss_checks import check_batch, check_objective
 from pac.model import PAC, Encoded
 from pac.types import Batch
 
@@ -139,6 +141,31 @@ def advantage_weights(advantage: PerExample, temperature: Scalar, largest: float
     return (advantage / temperature).clamp(max=math.log(largest)).exp()
 
 
+def advantage_temperature(advantage: PerExample, rows: Bool[Tensor, " batch"], scale: float) -> Scalar:
+    """Return eta as `scale` standard deviations of the advantages of the real rows."""
+    centred = advantage - masked_mean(advantage, rows)
+    return scale * masked_mean(centred.square(), rows).sqrt().clamp(min=1e-8)
+
+
+def visible_dims(
+    noise: Float[Tensor, "batch time noise"], probability: float, share: float
+) -> Bool[Tensor, "batch time action"]:
+    """Return which action dimensions the critic sees. A `share` of the rows hides each one with `probability`.
+
+    Noise is uniform: a number for each dimension, then one for the row.
+    """
+    return (noise[..., :-1] >= probability) | (noise[..., -1:] >= share)
+
+
+def gap_shares(value: PerExample, changed: PerSample, rows: ActionMask) -> Float[Tensor, " action"]:
+    """Return how much of the gap in Q each action dimension carries. The shares sum to 1.
+
+    `changed` has the value after each dimension alone was replaced. A critic that reads one dimension has a share of 1.
+    """
+    gaps = (value[:, None] - changed).abs().masked_fill(~rows, 0).sum(0)
+    return gaps / gaps.sum().clamp(min=1e-12)
+
+
 def importance_ratio(log_prob: PerExample, behaviour_log_prob: PerExample, largest: float) -> PerExample:
     """Return rho = pi(a|s) / b(a|s), bounded and without gradient. It weights the value loss."""
     return (log_prob - behaviour_log_prob).clamp(max=math.log(largest)).exp().detach()
@@ -149,6 +176,7 @@ class StepOverrides:
     """Choices of one step that replace the objective's own."""
 
     uniform: Float[Tensor, "batch observation action sample"] | None = None  # noise for sampled actions
+    hiding: Float[Tensor, "batch observation 2 noise"] | None = None  # of `visible_dims`: logged actions, samples
     temperature: Scalar | None = None  # eta, in place of the configured one
     gather: Callable[[Tensor], Tensor] = lambda rows: rows  # joins the rows of all processes
 
@@ -220,17 +248,21 @@ def _q_terms(inputs: _Inputs) -> _Terms:
     value_bins, action_bins = model.config.value_bins, model.config.action_bins
     time, mask, action_mask = batch.mask.shape[1], batch.mask.flatten(), batch.action_mask.flatten(0, 1)
     first = 0 if config.improve else 1  # u of the first observation is for the improvement only
+    masks = _critic_masks(inputs)
     with torch.no_grad():
-        every_mask = torch.cat([batch.action_mask, batch.action_mask[:, -1:]], 1)[:, first:].flatten(0, 1)
+        every_mask, sample_mask = (x[:, first:].flatten(0, 1) for x in (masks.every, masks.sampled))
         seen = target.encode(batch.observation[:, first:].flatten())
         reference = target.policy_logits(seen, every_mask.shape[-1])
         uniform = None if overrides.uniform is None else overrides.uniform[:, first:].flatten(0, 1)
         samples = sample_actions(reference, config.num_samples, generator, uniform)
-        sample_logits = target.q_logits(seen, action_bins.decode(samples, reference), every_mask)
-        next_probs = _window(sample_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :]
+        decoded = action_bins.decode(samples, reference)
+        sample_logits = next_logits = target.q_logits(seen, decoded, sample_mask)
+        if config.hidden_dims and not config.hidden_bootstrap:
+            next_logits = target.q_logits(seen, decoded, every_mask)
+        next_probs = _window(next_logits.softmax(-1).mean(1), time + 1 - first)[:, 1 - first :]
         next_probs = _bootstrap_probs(next_probs, batch, config, value_bins)
         target_probs, clipped = _targets(next_probs, batch, config, value_bins)
-    q_logits = model.q_logits(encoded, action_bins.decode(action, logits)[:, None], action_mask)[:, 0]
+    q_logits = model.q_logits(encoded, action_bins.decode(action, logits)[:, None], masks.logged)[:, 0]
     report: Metrics = {
         "critic/value": value_bins.mean(q_logits),
         "critic/target_value": target_probs @ value_bins.points(target_probs),
@@ -244,14 +276,87 @@ def _q_terms(inputs: _Inputs) -> _Terms:
         if temperature is None:
             temperature = dual_temperature(overrides.gather(values), overrides.gather(mask), config.epsilon)
         weights = improvement_weights(values, temperature)
-        improvement = improvement_loss(logits, samples, weights, action_mask)
+        imitated = masks.sampled[:, :-1].flatten(0, 1)  # the weights are about these dimensions alone
+        improvement = (1 - config.logged_share) * improvement_loss(logits, samples, weights, imitated)
+        if masks.scale is not None:
+            improvement = improvement * masks.scale
         report |= {
             "policy/kl_to_reference": policy_kl(logits.detach(), reference, action_mask),
             "weights/effective_samples": 1 / weights.square().sum(-1),  # of num_samples
             "weights/temperature": temperature,
             "critic/sample_std": values.std(-1, correction=0),
         }
+        report |= _gap_metrics(inputs, samples[:, 0])
+        if config.logged_share:
+            logged, more = _logged_term(inputs, seen, values)
+            improvement, report = improvement + config.logged_share * logged, report | more
     return improvement, critic_loss(q_logits, target_probs), report
+
+
+class _CriticMasks(NamedTuple):
+    """Which action dimensions the critic sees. Without hiding they are the real ones."""
+
+    every: Bool[Tensor, "batch observation action"]  # the real dimensions
+    logged: Bool[Tensor, "transition action"]  # seen of the action in the data, in the critic's loss
+    sampled: Bool[Tensor, "batch observation action"]  # seen of sampled actions
+    scale: Float[Tensor, " transition"] | None  # of the improvement term: 1 / probability that a dimension is in it
+
+
+def _critic_masks(inputs: _Inputs) -> _CriticMasks:
+    batch, config = inputs.batch, inputs.config
+    every = torch.cat([batch.action_mask, batch.action_mask[:, -1:]], 1)
+    if not config.hidden_dims:
+        return _CriticMasks(every, batch.action_mask.flatten(0, 1), every, None)
+    noise = inputs.overrides.hiding
+    if noise is None:
+        shape = (*every.shape[:2], 2, every.shape[-1] + 1)
+        noise = torch.rand(shape, generator=inputs.generator, device=every.device)
+    logged, sampled = (visible_dims(x, config.hidden_dims, config.hidden_rows) & every for x in noise.unbind(2))
+    hides = noise[:, :-1, 1, -1].flatten() < config.hidden_rows
+    scale = noise.new_ones(hides.shape).masked_fill(hides, 1 / (1 - config.hidden_dims))
+    return _CriticMasks(every, logged[:, :-1].flatten(0, 1), sampled, scale)
+
+
+def _logged_term(inputs: _Inputs, seen: Encoded, values: PerSample) -> tuple[PerExample, Metrics]:
+    """Return -exp(A / eta) log pi(a|s), with A = Q(s,a) - mean_j Q(s,u_j), and its metrics.
+
+    A sampled action may mix dimensions of several actions in the data. Their values are guesses. This term asks for
+    values of actions in the data alone. `seen` has all observations of the windows, `values` has Q(s,u_j).
+    """
+    model, target, batch, config, overrides, _, _, logits, action = inputs
+    bins, time, action_mask = model.config.value_bins, batch.mask.shape[1], batch.action_mask
+    with torch.no_grad():
+        asked = _window(model.config.action_bins.decode(action, logits), time)
+        asked, asked_mask = (torch.cat([x, x[:, -1:]], 1).flatten(0, 1) for x in (asked, action_mask))
+        logged = _window(bins.mean(target.q_logits(seen, asked[:, None], asked_mask)[:, 0]), time + 1)[:, :-1]
+        advantage = logged.flatten() - values.mean(-1)
+        temperature = _fixed_temperature(config, overrides, advantage)
+        if temperature is None:
+            everywhere, real = overrides.gather(advantage), overrides.gather(batch.mask.flatten())
+            temperature = advantage_temperature(everywhere, real, config.advantage_temperature)
+        weights = advantage_weights(advantage, temperature, config.max_weight)
+    report = {
+        "critic/advantage": advantage,
+        "weights/clipped": (weights >= config.max_weight * (1 - 1e-6)).float(),
+        "weights/logged_temperature": temperature,
+    }
+    return weights * imitation_loss(logits, action, action_mask.flatten(0, 1)), report
+
+
+def _gap_metrics(inputs: _Inputs, sample: Int64[Tensor, "transition action"]) -> Metrics:
+    """Return `gap_shares` between the actions in the data and sampled ones, in the first step of each window."""
+    model, batch, encoded, action = inputs.model, inputs.batch, inputs.encoded, inputs.action
+    time, num_actions = batch.mask.shape[1], action.shape[-1]
+    with torch.no_grad():
+        first = Encoded(encoded.latents[::time], tuple(group[::time] for group in encoded.tokens))
+        logged, other = (model.config.action_bins.decode(x[::time], encoded.latents) for x in (action, sample))
+        replaced = torch.eye(num_actions + 1, num_actions, dtype=torch.bool, device=action.device)  # none in the last
+        asked = torch.where(replaced, other[:, None], logged[:, None])
+        values = model.config.value_bins.mean(model.q_logits(first, asked, batch.action_mask[:, 0]))
+        rows = batch.mask[:, :1] & batch.action_mask[:, 0]
+        gather = inputs.overrides.gather
+        shares = gap_shares(gather(values[:, -1]), gather(values[:, :-1]), gather(rows))
+    return {f"critic/gap_share/{d}": share for d, share in enumerate(shares)}
 
 
 def _v_terms(inputs: _Inputs) -> _Terms:
@@ -275,8 +380,7 @@ def _v_terms(inputs: _Inputs) -> _Terms:
         everywhere, real = overrides.gather(advantage), overrides.gather(mask)
         temperature = _fixed_temperature(config, overrides, value)
         if temperature is None:
-            centred = everywhere - masked_mean(everywhere, real)
-            temperature = 0.5 * masked_mean(centred.square(), real).sqrt().clamp(min=1e-8)
+            temperature = advantage_temperature(everywhere, real, config.advantage_temperature)
         weights = advantage_weights(advantage, temperature, config.max_weight)
     imitation = imitation_loss(logits, action, action_mask)
     if config.behaviour == "learned":
@@ -301,45 +405,6 @@ def _v_terms(inputs: _Inputs) -> _Terms:
     }
     improvement = weights * imitation if config.improve else logits.new_zeros(())
     return improvement, ratio * critic_loss(v_logits, target_probs), report
-
-
-def check_objective(model: PAC, config: ObjectiveConfig) -> None:
-    """Raise if the model lacks a head that the objective trains."""
-    needed = {"q": ["q_head"], "v": ["v_head"], "none": []}[config.critic]
-    if config.critic == "v" and config.behaviour == "learned":
-        needed = [*needed, "behaviour_head"]
-    for head in needed:
-        if not getattr(model.config, head):
-            raise ValueError(
-                f"Objective with critic={config.critic!r} and behaviour={config.behaviour!r}: expected a model with "
-                f"{head}=true, found {head}=false. Set it in the model's configuration."
-            )
-
-
-def check_batch(batch: Batch) -> None:
-    """Raise on numbers out of range, which would be clipped in silence. Values are checked on the CPU only."""
-    if batch.action.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    every = torch.ones_like(batch.imitation_weight, dtype=torch.bool)
-    limits = {
-        "action": (batch.action_mask, -1.0 - 1e-4, 1.0 + 1e-4, "Normalise actions by their bounds."),
-        "reward": (batch.mask, -math.inf, math.inf, "Remove or repair the episode."),
-        "discount": (batch.mask, 0.0, 1.0, "It is 0 at a termination and 1 elsewhere, without gamma."),
-        "imitation_weight": (every, 0.0, 1.0, "It is alpha, 1 for behaviour cloning and 0 for RL."),
-        "critic_weight": (every, 0.0, math.inf, "It is beta, the weight of the critic's loss."),
-        "gamma": (every, 0.0, LARGEST_DISCOUNT, "It is the discount factor of the dataset."),
-        "return_to_go": (every, -math.inf, math.inf, "Remove or repair the episode."),
-        "return_to_go_weight": (every, 0.0, 1.0, "It is the share of the future that the data holds."),
-    }
-    for name, (mask, low, high, fix) in limits.items():
-        values = getattr(batch, name)
-        wrong = mask & ~((values >= low) & (values <= high) & values.isfinite())
-        if wrong.any():
-            where = tuple(wrong.nonzero()[0].tolist())
-            raise ValueError(
-                f"Batch.{name}: expected finite values from {low:.4g} to {high:.4g}, found {values[where].item():.6g} "
-                f"at index {where}. {fix}"
-            )
 
 
 def masked_mean(values: Float[Tensor, " row"], mask: Bool[Tensor, " row"]) -> Scalar:

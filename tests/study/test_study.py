@@ -17,9 +17,11 @@ from pac.evaluation import runner as evaluation
 from pac.evaluation.records import read_evaluation as read
 from pac.files import write_json
 from pac.study import runner
-from pac.study.folder import StudyFolder
+from pac.study.folder import RunEvaluation, StudyFolder
 from pac.study.plan import parse_study
 from pac.study.results import make_results
+from pac.training.run import differences
+from tools.archive import main as archive
 
 PATH = f"{{data}}/some/{folder_name(POINT)}"
 
@@ -124,6 +126,34 @@ def test_only_missing_runs_are_made_again(done: tuple[Path, Path]) -> None:
     assert json.loads(lost.read_text())["episodes"] == expected, "the same run again gives the same episodes"
     assert all(files[name].read_bytes() == before[name] for name in before if name != lost.name)
     assert all(files[name].stat().st_mtime_ns == written[name] for name in before if name != lost.name)
+
+
+@pytest.mark.slow
+def test_results_alone_say_which_runs_are_finished(
+    done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A clone has the Parquet file of the results, and not the runs. A seed more is trained, the others are kept."""
+    file, out = done
+    here = tmp_path / "here"
+    archive([str(out / "results.json"), str(tmp_path / "points.parquet")])
+    archive([str(tmp_path / "points.parquet"), str(here / "results.json")])
+    more = ["study.seeds=[1,2,3]", "--only", "BC", "--processes", "1"]
+    assert main(["study", str(file), "--out", str(here), *more]) == 0
+    assert [path.name for path in (here / "runs").iterdir()] == ["bc-seed-3"]
+    for seed in (1, 2):
+        assert same(here, out, f"evaluations/bc-seed-{seed}.json")
+    assert {e.actor for e in read(here / "results.json")[1]} == {f"BC, seed {seed}" for seed in (1, 2, 3)}
+    other = tmp_path / "other"
+    archive([str(tmp_path / "points.parquet"), str(other / "results.json")])
+    assert main(["study", str(file), "--out", str(other), "objective.discount=0.8", "--processes", "0"]) == 2
+    assert "objective.discount 0.9, not 0.8" in " ".join(capsys.readouterr().err.split())
+
+
+def same(here: Path, there: Path, name: str) -> bool:
+    """Return whether two evaluations have the same content. Folders in the settings may differ."""
+    found = [RunEvaluation.from_json(json.loads((folder / name).read_text())) for folder in (here, there)]
+    assert not list(differences(found[0].settings, found[1].settings))
+    return found[0].facts == found[1].facts and found[0].records == found[1].records
 
 
 @pytest.mark.slow

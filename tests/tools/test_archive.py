@@ -36,6 +36,8 @@ def test_a_document_comes_back_equal(tmp_path: Path) -> None:
     assert [list(row) for row in back["episodes"]] == [list(row) for row in document["episodes"]]
     assert type(back["rows"]["BC"]["a"]["b"][2]["c"]) is int
     assert out.stat().st_size < source.stat().st_size / 5
+    main([str(out), str(tmp_path / "b.json")])
+    assert json.loads((tmp_path / "b.json").read_text()) == document
 
 
 def test_a_folder_becomes_one_file(tmp_path: Path) -> None:

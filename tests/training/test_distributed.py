@@ -163,6 +163,7 @@ def test_two_processes_train_as_one_does_and_either_resumes_the_other(
     [
         ["objective.method=pac+v", "optimiser.peak_rate=1e-4"],
         ["objective.method=bc"],
+        ["objective.logged_share=0.5", "objective.hidden_dims=0.5"],
         ["objective.method=bc+q", "optimiser.clip_norm=0.5", "machine.accumulate=2", "proprio_noise=0.1"],
         ["model.action_as=input", "machine.recompute=true", "objective.num_samples=2"],
     ],

@@ -203,7 +203,10 @@ def gradients(data: Path, out: Path, accumulate: int, objective: dict[str, Any])
     return {name: 10 * x for name, x in found.items() if ".exp_avg." in name}
 
 
-@pytest.mark.parametrize("objective", [{"method": "bc"}, {"method": "pac", "temperature": 0.1}])
+PARTS = {"logged_share": 0.5, "hidden_dims": 0.5}
+
+
+@pytest.mark.parametrize("objective", [{"method": "bc"}, {"temperature": 0.1}, {"temperature": 0.1, **PARTS}])
 def test_accumulation_gives_the_same_update(data: Path, tmp_path: Path, objective: dict[str, Any]) -> None:
     """Only a temperature that is chosen for each batch makes a difference."""
     whole, *parts = (gradients(data, tmp_path / str(n), n, objective) for n in (1, 2, 3))

@@ -31,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, help="folder for data, runs, evaluations and results")
     add("--only", action="append", metavar="ROW", help="train and evaluate this row only; may be repeated")
     add("--domain", action="append", metavar="NAME", help="evaluate in this domain only; may be repeated")
-    add("--processes", type=int, default=os.cpu_count() or 1, help="runs at a time (default: number of cores)")
+    add(
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="runs at a time (default: number of cores); 0: results alone",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     print_grids(results.grids, console if console.is_terminal else Console(width=200))
     text = tables.markdown(results.grids, results.document["notes"], results.document["command"])
     write_atomically(args.out / "results.md", text)
-    folders = [f"{run.row}={folder.run_path(run)}" for run in folder.evaluated_runs]
+    folders = [f"{run.row}={path}" for run in folder.evaluated_runs if (path := folder.run_path(run)).exists()]
     notes = [study.config.about] if study.config.about else []
     page = args.out / "page.html"
     write_report([args.out / "results.json", *folders], page, title=f"Study: {study.name}", notes=notes)

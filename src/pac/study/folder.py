@@ -5,6 +5,7 @@ runs/NAME/              ordinary run folders
 evaluations/NAME.json   evaluation episodes of a run, with its cost and the settings that decided them
 logs/NAME.txt           output of a run
 experts.json            returns that count as 100%, where the data decides them
+results.json            all episodes; without the rest of the folder it says which runs are finished
 """
 
 import dataclasses
@@ -55,6 +56,10 @@ class RunEvaluation:
             settings["domains"][name] = rename_recipe({"evaluation": domain}, warn=False)["evaluation"]
         records = [EpisodeRecord.from_json(entry) for entry in facts.pop("episodes")]
         return cls(facts=facts, settings=settings, records=records)
+
+
+RESULTS = "results.json"
+UNIMPORTANT = {"machine", "checkpoint"}  # sections that decide no episode
 
 
 class StudyFolder:
@@ -109,7 +114,7 @@ class StudyFolder:
         except (OSError, ValueError, KeyError):
             return False
         changed = {name.split(".")[0] for name, _, _ in differences(before, now)}
-        return (path / SUMMARY).exists() and changed <= {"machine", "checkpoint", "evaluation"}
+        return (path / SUMMARY).exists() and changed <= UNIMPORTANT | {"evaluation"}
 
     def read_evaluation(self, run: StudyRun) -> RunEvaluation:
         text = self.evaluation_path(run).read_text()
@@ -122,7 +127,7 @@ class StudyFolder:
 
     def settings(self, run: StudyRun) -> dict[str, Any]:
         """Return everything that decides the episodes of a run, as JSON has it. The machine decides none of it."""
-        config = {name: x for name, x in run.config.as_json().items() if name not in ("machine", "checkpoint")}
+        config = {name: x for name, x in run.config.as_json().items() if name not in UNIMPORTANT}
         config["episodes"] = self.study.config.episodes
         if set(run.domains) != {""}:
             config["domains"] = {name: dataclasses.asdict(domain) for name, domain in run.domains.items()}
@@ -130,6 +135,43 @@ class StudyFolder:
             config["shows"] = run.shows
         plain: dict[str, Any] = json.loads(json.dumps(config, default=str))
         return plain
+
+    def restore(self) -> int:
+        """Write the evaluations of results.json into a folder that has none. Return their number.
+
+        So a study goes on where only its results were kept.
+        """
+        if not (self.path / RESULTS).exists() or any((self.path / self.evaluations).glob("*.json")):
+            return 0
+        document = json.loads((self.path / RESULTS).read_text())
+        facts = {about["run"]: about | {"versions": document["settings"]["versions"]} for about in document["runs"]}
+        finished = [run for run in self.study.runs if run.name in facts]
+        for row in dict.fromkeys(run.row for run in finished):
+            self._check_row(row, document["rows"][row])
+        records = [EpisodeRecord.from_json(entry) for entry in document["episodes"]]
+        self.make()
+        for run in finished:
+            labels, tasks = {label for _, label in run.labels.values()}, set(run.config.evaluation.tasks)
+            own = [entry for entry in records if entry.actor in labels and entry.task in tasks]
+            settings = self.settings(run) | {"episodes": document["episodes_per_task"]}
+            self.write_evaluation(run, RunEvaluation(facts=facts[run.name], settings=settings, records=own))
+        return len(finished)
+
+    def _check_row(self, row: str, before: dict[str, Any]) -> None:
+        """Raise unless a run of the row has these settings. Results hold the settings of one run per row."""
+        before = rename_run_config({"config": before})["config"]
+        nearest: list[tuple[str, Any, Any]] | None = None
+        for run in (run for run in self.study.runs if run.row == row):
+            now = json.loads(json.dumps(run.config.as_json(), default=str))
+            found = [x for x in differences(before, now) if x[0].split(".")[0] not in UNIMPORTANT]
+            nearest = found if nearest is None or len(found) < len(nearest) else nearest
+        for name, old, new in nearest or []:
+            raise problem(
+                self.path / RESULTS,
+                expected=f"row {row!r} with the settings of the study",
+                found=f"{name} {json.dumps(old)}, not {json.dumps(new)}",
+                fix="Repeat the study as it was begun, or name another --out.",
+            )
 
     def check_settings(self) -> None:
         """Raise if an evaluation was made with other settings. Only the number of episodes may have been smaller."""

@@ -32,7 +32,7 @@ from pac.policy import ROWS, Policy
 from pac.policy import load as load_policy
 from pac.recipe import continued
 from pac.study.experts import write_experts
-from pac.study.folder import RunEvaluation, StudyFolder
+from pac.study.folder import RESULTS, RunEvaluation, StudyFolder
 from pac.study.plan import StudyRun
 from pac.training import distributed
 from pac.training import run as training_run
@@ -42,8 +42,12 @@ from pac.training.setup import choose_device
 
 
 def run_study(folder: StudyFolder, processes: int, console: Console) -> list[str]:
-    """Do everything that is not finished yet. Return the names of the runs that failed."""
+    """Do everything that is not finished yet. Return the names of the runs that failed. 0 processes train nothing."""
+    if restored := folder.restore():
+        _print(console, f"{restored} runs are finished in {folder.path / RESULTS}.")
     folder.check_settings()
+    if not processes:
+        return []
     make_data(folder, processes, console)
     write_experts(folder)
     return perform_all(folder, processes, console)
@@ -100,7 +104,7 @@ def perform_all(folder: StudyFolder, processes: int, console: Console) -> list[s
         bars: dict[str, Any] = {}
         try:
             while waiting or children:
-                while waiting and len(children) < max(1, processes):
+                while waiting and len(children) < processes:
                     children.append(child := _Child(folder, waiting.pop(0)))
                     bars[child.run.name] = progress.add_task(child.run.name, total=None)
                 wait([child.process.sentinel for child in children], timeout=0.5)

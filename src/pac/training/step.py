@@ -155,9 +155,9 @@ class TrainStep:
         total, metrics = torch.zeros((), device=device), dict[str, Tensor]()
         parts = self.machine.accumulate
         for i in range(parts):
-            part, given = batch[i::parts], overrides
-            if overrides.uniform is not None:
-                given = replace(overrides, uniform=overrides.uniform[i::parts])
+            part = batch[i::parts]
+            noise = {name: getattr(overrides, name) for name in ("uniform", "hiding")}
+            given = replace(overrides, **{name: x[i::parts] for name, x in noise.items() if x is not None})
             compute = self._loss_of(part, used)
             with torch.autocast(device.type, self.dtype or torch.bfloat16, enabled=self.dtype is not None):
                 values, measured = compute(self.state.model, self.state.target, part, self.objective, None, given)
@@ -225,12 +225,14 @@ class TrainStep:
 
         Every process draws the noise of the whole batch and takes its rows. So it does not depend on their number.
         """
-        uniform, mixture = None, self.config.mixture
+        uniform, hiding, mixture, device = None, None, self.config.mixture, self.processes.device
+        rows, num_actions = (mixture.batch_size, mixture.window), batch.action.shape[-1]
         if self.objective.critic == "q":
-            shape = (mixture.batch_size, mixture.window, batch.action.shape[-1], self.objective.num_samples)
-            uniform = torch.rand(shape, device=self.processes.device)[batch.row]
+            uniform = torch.rand(*rows, num_actions, self.objective.num_samples, device=device)[batch.row]
+            if self.objective.hidden_dims:
+                hiding = torch.rand(*rows, 2, num_actions + 1, device=device)[batch.row]
         temperature = self._values["temperature"] if "temperature" in used else None
-        return StepOverrides(uniform=uniform, temperature=temperature, gather=self.processes.gather)
+        return StepOverrides(uniform=uniform, hiding=hiding, temperature=temperature, gather=self.processes.gather)
 
     def _add_proprio_noise(self, batch: Batch) -> Batch:
         """Add the same noise at all steps of a window, which keeps the changes within it."""
