@@ -118,8 +118,10 @@ def stack_states(queries: Sequence[Query], embodiment: EmbodimentStats) -> Float
     for query, state in zip(queries, states, strict=True):
         if not isinstance(state, np.ndarray) or state.shape != shape or state.dtype.kind not in NUMBERS:
             raise state_problem(state, embodiment, _place_of(query))
-    with np.errstate(over="ignore"):
-        rows = np.stack(states).astype(np.float32)
+    rows = np.stack(states)
+    if rows.dtype != np.float32:
+        with np.errstate(over="ignore"):
+            rows = rows.astype(np.float32)
     if not np.isfinite(rows).all():
         check_states(np.stack(states), embodiment, lambda row: _place_of(queries[row]))
     return rows

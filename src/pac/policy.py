@@ -317,7 +317,10 @@ class Policy:
             key = np.array([query.seed % 2**64, query.step], np.uint64)
             return np.random.Generator(np.random.Philox(key=key)).random((num_actions, num_samples), np.float32)
 
-        return torch.from_numpy(np.stack([draw(query) for query in queries]))
+        drawn: list[np.ndarray] = []
+        for i, query in enumerate(queries):  # padding repeats the last query
+            drawn.append(drawn[-1] if i and query is queries[i - 1] else draw(query))
+        return torch.from_numpy(np.stack(drawn))
 
     def _value(self, encoded: Encoded, actions: Tensor) -> Tensor | None:
         if not (self.values or self.best_of > 1):
@@ -382,8 +385,8 @@ class Policy:
 
 def keep_nan(actions: Float[Tensor, "row sample action"], logits: Tensor) -> Float[Tensor, "row sample action"]:
     """Return NaN for rows whose logits are not finite. Sampling from NaN would give a bin like any other."""
-    broken = ~logits.isfinite().flatten(1).all(1)
-    return actions.masked_fill(broken[:, None, None], torch.nan)
+    total = logits.sum((1, 2))
+    return actions + (total - total)[:, None, None]  # plus 0, or plus NaN
 
 
 def load(path: str | Path, *, device: str | None = None, name: str | None = None, **options: Any) -> Policy:
