@@ -57,6 +57,7 @@ def python_blocks(page: str) -> list[str]:
 
 
 def test_the_python_in_readme_is_an_example_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
     (block,) = python_blocks("README.md")
     example = runpy.run_path(str(ROOT / "examples/arrays.py"))
     lines = {
@@ -65,8 +66,9 @@ def test_the_python_in_readme_is_an_example_that_runs(tmp_path: Path, monkeypatc
     }
     assert [line for line in block.splitlines() if line.strip() not in lines] == []
     monkeypatch.chdir(tmp_path)
-    arrays = dict(zip("oartu", example["record"](4), strict=True))
-    exec(block.replace("steps=2_000", "steps=2").replace("episodes=20", "episodes=2"), arrays)
+    env = example["Reach"]()
+    arrays = dict(zip("oartu", example["record"](env, 4), strict=True))
+    exec(block.replace("steps=1_000", "steps=2").replace("episodes=50", "episodes=2"), arrays | {"env": env})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "my-policy", "runs"]
 
 
