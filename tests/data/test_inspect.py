@@ -65,7 +65,9 @@ def test_likely_mistakes_give_warnings(make_episode: Any, make_dataset: Any) -> 
     assert warned(path, "under a fifth of their bounds", "0")
     assert warned(path, "exactly 4 steps", "time limits")
     assert warned(path, "lower return")
-    assert warned(path, "no instruction")
+    assert not warned(path, "no instruction")  # all episodes may be of one task
+    mixed = [make_episode(0, 4), make_episode(1, 4, instruction="go")]
+    assert warned(make_dataset("mixed", mixed), "1 episodes have no instruction")
     assert warned(path, "'dark'", "flat colour")
     assert warned(path, "Control rate unknown")
     cut = [make_episode(0, 4, last_known=False, truncated=False, instruction="pick up " * 60)]

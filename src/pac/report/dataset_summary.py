@@ -85,7 +85,9 @@ def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str
         },
         "verified": not damage if check_files else None,
     }
-    return report | {"warnings": damage + list(_warnings(dataset))}
+    rate = "Control rate unknown: give --fps at import, so that the policy can be run at the right speed."
+    rates = [rate] if len(dataset) and spec.control_rate is None else []
+    return report | {"warnings": damage + list(_warnings(dataset)) + rates}
 
 
 def training_warnings(sources: Sequence[WindowedDataset], *, critic: bool) -> list[str]:
@@ -187,8 +189,6 @@ def _warnings(
     for camera, frames in sample.frames.items():
         if all(frame.std() < 1 for frame in frames):
             yield f"Camera {camera!r} shows one flat colour: check the rendering, or leave it out with --keys."
-    if dataset.spec.control_rate is None:
-        yield "Control rate unknown: give --fps at import, so that the policy can be run at the right speed."
 
 
 def _state_warnings(state: list[dict[str, Any]], sample: Sample) -> Iterator[str]:
@@ -265,7 +265,7 @@ def _end_warnings(dataset: Dataset, index: np.ndarray) -> Iterator[str]:
 
 def _text_warnings(dataset: Dataset) -> Iterator[str]:
     tokenizer = Tokenizer()
-    if "" in dataset.instructions:
+    if "" in dataset.instructions and len(dataset.instructions) > 1:
         empty = int((dataset.index["instruction"] == dataset.instructions.index("")).sum())
         yield f"{empty} episodes have no instruction: tasks cannot be told apart. Import with --instruction."
     long = [text for text in dataset.instructions if len(tokenizer.pieces(text)) > tokenizer.num_tokens]
