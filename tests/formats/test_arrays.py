@@ -134,7 +134,7 @@ def test_both_flags_and_absent_rewards_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     data = Dataset(write_arrays(tmp_path / "a", **arrays, success=[True, False, False, False], notes=notes))
     assert notes == [
-        "No rewards: they are 0. Cloning needs none. Give the dataset rewards before RL.",
+        "No rewards: they are 0. For demonstrations choose the reward sparse-success or time-to-go.",
         "2 episodes end with terminals and timeouts: they count as terminal.",
     ]
     assert data.index["terminated"].tolist() == [True, False, True, False]

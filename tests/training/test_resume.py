@@ -124,7 +124,7 @@ def test_a_signal_saves_and_says_so(
 
 def test_each_evaluation_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resume repeats an evaluation that a signal ended, and none that was logged."""
-    write_dataset(tmp_path / "data" / "arm")
+    write_dataset(tmp_path / "data" / "arm", instruction="rollout environments:Point")
     evaluation = {"tasks": [POINT], "every": "5 steps", "episodes": 3, "workers": 0}
     settings = config(tmp_path / "data", evaluation=evaluation)
     whole = start(settings, tmp_path / "whole")
