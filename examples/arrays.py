@@ -35,7 +35,7 @@ def main(episodes: int = 300, steps: int = 1_000) -> None:
     data = pac.Dataset.from_arrays(observations=o, actions=a, rewards=r, terminals=t, timeouts=u, out="data/mine")
     print(data)  # episodes, returns, and what looks wrong
 
-    agent = pac.train(data, method="pac", size="nano", steps=steps, discount=0.9, imitation_weight=0.1, out="runs/mine")
+    agent = pac.train(data, method="pac", size="nano", steps=steps, discount=0.9, imitation_weight=0.1, out="runs/a")
     print(agent.act(o[0]))  # numpy in, numpy out, one or a batch
     print(agent.evaluate(env, episodes=50, max_steps=40))
     agent.save("my-policy")
