@@ -61,7 +61,7 @@ def test_the_python_in_readme_is_an_example_that_runs(tmp_path: Path, monkeypatc
     (block,) = python_blocks("README.md")
     example = runpy.run_path(str(ROOT / "examples/arrays.py"))
     lines = {
-        line.strip().replace("steps=steps", "steps=2_000")
+        line.strip().replace("steps=steps", "steps=1_000")
         for line in (ROOT / "examples/arrays.py").read_text().splitlines()
     }
     assert [line for line in block.splitlines() if line.strip() not in lines] == []
