@@ -233,7 +233,7 @@ def test_a_critic_gives_values(agent: pac.Agent) -> None:
     assert isinstance(agent.value(states[0]), float)
     assert agent.q(states, actions).shape == (3,)  # type: ignore[union-attr]
     assert agent.q(states[0], actions[0]) == agent.q(states, actions)[0]  # type: ignore[index]
-    assert "method" not in repr(agent.value(states))
+    assert "critic q, trained on pendulum" in repr(agent)
 
 
 def test_a_missing_head_names_the_methods_that_have_it(here: Path) -> None:

@@ -47,11 +47,11 @@ class Agent:
 
     def __repr__(self) -> str:
         names = ", ".join(one.name for one in self.policy.metadata.embodiments)
-        return f"Agent({str(self.path)!r}, method {self.method}, trained on {names})"
+        return f"Agent({str(self.path)!r}, critic {self.critic}, trained on {names})"
 
     @property
-    def method(self) -> str:
-        """The method that the heads of the model tell of: "q" for PAC and BC+Q, "v" for PAC+V, "none" for cloning."""
+    def critic(self) -> str:
+        """Which critic the model has: "q" (PAC, BC+Q), "v" (PAC+V) or "none" (cloning)."""
         config = self.policy.model.config
         return "q" if config.q_head else "v" if config.v_head else "none"
 
@@ -110,7 +110,7 @@ class Agent:
     def actor(self, label: str | None = None) -> Actor:
         """Return this agent as `pac.evaluation.evaluate` takes it."""
         policy = self.policy
-        policy.values = self.method != "none"
+        policy.values = self.critic != "none"
         return Actor(label=label or self._label, checkpoint=str(self.path), sampling=policy.sampling, policy=policy)
 
     @property
