@@ -311,8 +311,8 @@ def test_an_agent_improves(agent: pac.Agent, capfd: pytest.CaptureFixture[str]) 
     assert json.loads(Path("runs/better/improve.json").read_text())["rounds"] == rounds
     with pytest.raises(ValueError, match="Did you mean 'episodes'"):
         agent.improve("Pendulum-v1", episods=3)
-    with pytest.raises(ValueError, match="expected names of tasks, found an environment"):
-        agent.improve(gymnasium.make("Pendulum-v1"))  # type: ignore[arg-type]
+    by_env = agent.improve(gymnasium.make("Pendulum-v1"), rounds=1, out="runs/env", **settings)
+    assert np.isfinite(by_env.act(np.zeros(3, np.float32))).all()
 
 
 # ---------------------------------------------------------------------------------------------------------------- data

@@ -8,14 +8,14 @@ import dataclasses
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pac.config import suggest
-from pac.envs.given import is_given
+from pac.envs.given import is_given, one_at_a_time
 from pac.evaluation import Actor, Evaluation
 from pac.evaluation.play import Tasks, play, task_names
 from pac.files import problem
@@ -117,25 +117,23 @@ class Agent:
     def _label(self) -> str:
         return self.path.name or str(self.path)
 
-    def improve(
-        self, tasks: str | Sequence[str], *, rounds: int = 3, out: str | Path | None = None, **settings: Any
-    ) -> "Agent":
+    def improve(self, tasks: Tasks, *, rounds: int = 3, out: str | Path | None = None, **settings: Any) -> "Agent":
         """Repeat rounds of collecting, training and evaluating, and return the best agent.
 
         It starts from this agent and keeps its data. `settings` are keys of [improve] (docs/improve.md), such as
         `episodes`, and settings of training, such as `batch_size`. `out` is the folder of the improvement, by default
-        the agent's with `-improved`. A second call continues there.
+        the agent's with `-improved`. A second call continues there. Environments of your own run in this process.
         """
         names = task_names(tasks)
-        if any(map(is_given, names)):
-            fix = "Register it as a Gymnasium id, which other processes know too."
-            raise problem("improve", expected="names of tasks", found="an environment", fix=fix)
         out = Path(out) if out is not None else self.path.with_name(f"{self.path.name}-improved")
         chosen = {"improve.tasks": names, "improve.rounds": rounds, **improve_settings(settings)}
+        if given := [name for name in names if is_given(name)]:
+            chosen |= {"improve.workers": 0} | ({"improve.envs_per_worker": 1} if one_at_a_time(given[0]) else {})
         overrides = [as_override(name, value) for name, value in chosen.items()]
         console = make_console()
         command = shlex.join(["pac", "improve", str(self.path), *overrides, "--out", str(out)])
-        console.print(f"The same as: {command}", markup=False, highlight=False, soft_wrap=True)
+        if not given:
+            console.print(f"The same as: {command}", markup=False, highlight=False, soft_wrap=True)
         resume = (out / CONFIG).is_file()
         try:
             _, folder = improve_in(out, self.path, overrides, console, resume=resume)
@@ -161,7 +159,6 @@ class Agent:
             if path.exists():
                 path.rename(Path(parent) / "old")
             place.rename(path)
-        self.path = path
         return path
 
 
