@@ -233,7 +233,8 @@ def test_a_critic_gives_values(agent: pac.Agent) -> None:
     assert isinstance(agent.value(states[0]), float)
     assert agent.q(states, actions).shape == (3,)  # type: ignore[union-attr]
     assert agent.q(states[0], actions[0]) == agent.q(states, actions)[0]  # type: ignore[index]
-    assert "critic q, trained on pendulum" in repr(agent)
+    assert "method pac, trained on pendulum" in repr(agent)
+    assert agent.critic == "q"
 
 
 def test_a_missing_head_names_the_methods_that_have_it(here: Path) -> None:
@@ -276,6 +277,9 @@ def test_agents_are_evaluated_and_compared(agent: pac.Agent, capfd: pytest.Captu
     by_factory = agent.evaluate(lambda: gymnasium.make("Pendulum-v1"), episodes=3, max_steps=20)
     assert np.isfinite([by_env.returns.mean, by_factory.returns.mean]).all()
     env.reset(seed=0)  # still open
+    named = agent.evaluate("Pendulum-v1", episodes=3, max_steps=20, workers=0, instruction="swing up")
+    assert named.returns == scores.returns  # one instruction was known, and none was shown in training
+    assert "--instruction 'swing up'" in capfd.readouterr().err
     found = pac.compare(agent, "random", "Pendulum-v1", episodes=3, max_steps=20, workers=0)
     assert list(found.summaries) == ["a", "random"]
     assert found.differences[0].pairs == 3
@@ -327,6 +331,27 @@ def test_a_dataset_shows_itself(here: Path) -> None:
     assert data[0].action.shape == (30, 1)
     assert [len(episode.reward) for episode in data.episodes()] == [30] * 4
     assert len(data) == 4
+
+
+def test_the_same_arrays_may_be_written_again(here: Path) -> None:
+    arrays = pendulum_arrays()
+    first = pac.Dataset.from_arrays(**arrays, out="data/p").add_reward("mine", lambda episode: episode.reward + 1)
+    again = pac.Dataset.from_arrays(**arrays, out="data/p")
+    assert again.spec.extra_rewards == ("mine",)
+    assert first.add_reward("mine", lambda episode: episode.reward + 1).reward == "mine"  # a script runs twice
+    with pytest.raises(ValueError, match="mine"):
+        first.add_reward("mine", lambda episode: episode.reward + 2)
+    other = arrays | {"rewards": arrays["rewards"] + 1}
+    with pytest.raises(ValueError, match=r"a dataset of other episodes\. Pass overwrite=True"):
+        pac.Dataset.from_arrays(**other, out="data/p")
+    assert pac.Dataset.open("data/p").spec.extra_rewards == ("mine",)
+    replaced = pac.Dataset.from_arrays(**other, out="data/p", overwrite=True)
+    assert np.array_equal(replaced[0].reward, other["rewards"][:30].astype(np.float32))
+    assert [path.name for path in Path("data").iterdir()] == ["p"]
+    with pytest.raises(ValueError, match="Did you mean 'timeouts'"):
+        pac.Dataset.from_arrays(arrays["observations"], arrays["actions"], timeout=arrays["timeouts"])
+    with pytest.raises(ValueError, match="Pass the column as `rewards`"):
+        pac.Dataset.from_arrays(arrays["observations"], arrays["actions"], reward=arrays["rewards"])
 
 
 def test_a_temporary_dataset_goes_with_its_object(here: Path) -> None:

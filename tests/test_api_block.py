@@ -37,7 +37,7 @@ def use(data: pac.Dataset, *, task: str | None = None, method: str = "pac", **li
         found = pac.compare(agent, pac.load("runs/b"), task, episodes=EPISODES, **limits)
         assert {d.pairs for d in found.differences} == {EPISODES}
         assert other.path == Path("runs/b")
-        settings = {"episodes": 2, "evaluation_episodes": 2, "improve.steps": "5 steps", **limits}
+        settings = {"episodes": 2, "evaluation_episodes": 2, "steps": 5, **limits}
         assert isinstance(agent.improve(task, rounds=1, **settings), pac.Agent)
     agent.save("my-policy")
     loaded = pac.load("my-policy")

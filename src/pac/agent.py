@@ -4,17 +4,20 @@ numpy arrays go in and come out. `pac.load` and `pac.train` make agents. Each me
 command that does the same.
 """
 
+import copy
 import dataclasses
+import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pac.config import suggest
+from pac.envs import episode_seed
 from pac.envs.given import is_given, one_at_a_time
 from pac.evaluation import Actor, Evaluation
 from pac.evaluation.play import Tasks, play, task_names
@@ -30,6 +33,11 @@ from pac.recipe_keys import as_override, short_names
 from pac.training.logging import make_console
 from pac.types import Sampling
 
+ENDS = {
+    "mastered": "Every target is mastered.",
+    "budget": "All rounds are done. More rounds continue there.",
+    "waiting": "It waits for data in its inbox.",
+}
 ObservationLike = np.ndarray | Mapping[str, Any]  # a state, or a state and images by name; one or a batch
 
 
@@ -38,7 +46,7 @@ class Agent:
 
     def __init__(self, policy: Policy, path: str | Path) -> None:
         self.policy, self.path = policy, Path(path)
-        self._seed = self._step = 0
+        self.reset()
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None, sampling: Sampling = "sample") -> "Agent":
@@ -47,7 +55,13 @@ class Agent:
 
     def __repr__(self) -> str:
         names = ", ".join(one.name for one in self.policy.metadata.embodiments)
-        return f"Agent({str(self.path)!r}, critic {self.critic}, trained on {names})"
+        return f"Agent({str(self.path)!r}, method {self.method}, trained on {names})"
+
+    @property
+    def method(self) -> str | None:
+        """The method that trained the agent, such as "pac+v". None if its folder does not say."""
+        file = pretrained_folder(self.path) / TRAIN_CONFIG
+        return str(json.loads(file.read_text())["config"]["method"]) if file.is_file() else None
 
     @property
     def critic(self) -> str:
@@ -59,7 +73,7 @@ class Agent:
 
     def reset(self, seed: int = 0) -> None:
         """Start an episode: the noise of sampled actions depends on the seed and the number of the step alone."""
-        self._seed, self._step = seed, 0
+        self._seed, self._step = episode_seed("agent", seed, 0), 0
 
     def act(
         self,
@@ -98,20 +112,44 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- evaluating, improving
 
-    def evaluate(self, tasks: Tasks, *, episodes: int = 50, **options: Any) -> Evaluation:
+    def evaluate(
+        self,
+        tasks: Tasks,
+        *,
+        episodes: int = 50,
+        seed: int = 0,
+        instruction: str | None = None,
+        any_instruction: bool = False,
+        max_steps: int | None = None,
+        stop_at_success: bool = False,
+        cameras: Sequence[str] = (),
+        workers: int | None = None,
+        json: str | Path | None = None,
+    ) -> Evaluation:
         """Play evaluation episodes and return success and return per task, with 95% intervals.
 
         A task is a name ("metaworld/drawer-open"), a Gymnasium id, an environment, or a function that makes one.
-        `options` are those of `pac.evaluation.play`: `seed`, `max_steps`, `stop_at_success`, `cameras`, `workers`,
-        `json`.
+        `instruction` is shown in place of the task's. The other options are those of `pac.evaluation.play.play`.
         """
-        return play({self._label: self.actor()}, tasks, episodes, **options)
+        return play(
+            {self._label: self.actor(instruction=instruction)},
+            tasks,
+            episodes,
+            seed=seed,
+            any_instruction=any_instruction,
+            max_steps=max_steps,
+            stop_at_success=stop_at_success,
+            cameras=cameras,
+            workers=workers,
+            json=json,
+        )
 
-    def actor(self, label: str | None = None) -> Actor:
+    def actor(self, label: str | None = None, *, instruction: str | None = None) -> Actor:
         """Return this agent as `pac.evaluation.evaluate` takes it."""
-        policy = self.policy
-        policy.values = self.critic != "none"
-        return Actor(label=label or self._label, checkpoint=str(self.path), sampling=policy.sampling, policy=policy)
+        policy = copy.copy(self.policy)
+        policy.values, policy.instruction = self.critic != "none", instruction
+        choices: dict[str, Any] = {"sampling": policy.sampling, "instruction": instruction}
+        return Actor(label=label or self._label, checkpoint=str(self.path), policy=policy, **choices)
 
     @property
     def _label(self) -> str:
@@ -136,9 +174,10 @@ class Agent:
             console.print(f"The same as: {command}", markup=False, highlight=False, soft_wrap=True)
         resume = (out / CONFIG).is_file()
         try:
-            _, folder = improve_in(out, self.path, overrides, console, resume=resume)
+            status, folder = improve_in(out, self.path, overrides, console, resume=resume)
         except StoppedError as stopped:
             raise KeyboardInterrupt(f"Stopped. The same call continues in {out}.") from stopped
+        console.print(f"{out}: {len(folder.rounds)} rounds. {ENDS[status]}", markup=False, soft_wrap=True)
         return Agent.load(best_checkpoint(folder, self.path), sampling=self.policy.sampling)
 
     def save(self, path: str | Path) -> Path:

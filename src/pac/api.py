@@ -141,11 +141,18 @@ def compare(
     tasks: Tasks,
     *,
     episodes: int = 50,
-    **options: Any,
+    seed: int = 0,
+    instruction: str | None = None,
+    any_instruction: bool = False,
+    max_steps: int | None = None,
+    stop_at_success: bool = False,
+    cameras: Sequence[str] = (),
+    workers: int | None = None,
+    json: str | Path | None = None,
 ) -> Evaluation:
     """Play the same episodes with two agents, and return their paired differences with 95% intervals.
 
-    An actor may be a behaviour, too, such as "random". `options` are those of `Agent.evaluate`.
+    An actor may be a behaviour, too, such as "random". The options are those of `Agent.evaluate`.
     """
     labels = [str(one.path if isinstance(one, Agent) else one) for one in (first, second)]
     if len({Path(label).name for label in labels}) == len(labels):
@@ -156,8 +163,22 @@ def compare(
     for label, one in zip(labels, (first, second), strict=True):
         if not isinstance(one, Agent) and Path(one).is_dir():
             one = load(one)
-        actors[label] = one.actor(label) if isinstance(one, Agent) else make_actors({label: str(one)})[0]
-    return play(actors, tasks, episodes, **options)
+        if isinstance(one, Agent):
+            actors[label] = one.actor(label, instruction=instruction)
+        else:
+            (actors[label],) = make_actors({label: str(one)})
+    return play(
+        actors,
+        tasks,
+        episodes,
+        seed=seed,
+        any_instruction=any_instruction,
+        max_steps=max_steps,
+        stop_at_success=stop_at_success,
+        cameras=cameras,
+        workers=workers,
+        json=json,
+    )
 
 
 def _datasets(data: Any) -> list[Dataset]:

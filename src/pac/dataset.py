@@ -5,6 +5,8 @@ command does the same.
 """
 
 import dataclasses
+import inspect
+import json
 import shlex
 import shutil
 import tempfile
@@ -19,6 +21,7 @@ from pac.config import suggest
 from pac.data import store
 from pac.data.arrays import write_arrays, write_episodes
 from pac.data.relabel import add_reward, reward_column
+from pac.files import problem
 from pac.formats.options import ImportOptions
 from pac.formats.sources import cache_place, locate
 from pac.formats.transfer import import_dataset
@@ -74,6 +77,7 @@ class Dataset(store.Dataset):
         timeouts: np.ndarray | None = None,
         *,
         out: str | Path | None = None,
+        overwrite: bool = False,
         reward: str | None = None,
         **facts: Any,
     ) -> "Dataset":
@@ -83,25 +87,34 @@ class Dataset(store.Dataset):
         time limits. A dict of observations may hold a state and images of cameras. `facts` are those of
         `pac.data.arrays.write_arrays`: `next_observations`, `instruction`, `success`, `action_low`, `action_high`,
         `control_rate`, `state_names`, `action_names`. `out` is the dataset's folder. Without it the folder is a
-        temporary one, which is removed with the object.
+        temporary one, which is removed with the object. A dataset that is
+        there already is kept if it holds the same. Otherwise it is refused, unless `overwrite`.
         """
-        with _Folder(out) as folder:
-            notes = list[str]()
-            facts |= {"rewards": rewards, "terminals": terminals, "timeouts": timeouts, "notes": notes}
+        check_facts(facts, write_arrays, reward)
+        notes = list[str]()
+        facts |= {"rewards": rewards, "terminals": terminals, "timeouts": timeouts, "notes": notes}
+        with _Folder(out, overwrite=overwrite) as folder:
             write_arrays(folder.path, observations=observations, actions=actions, **facts)
             _say(*notes)
             return folder.open(cls).with_reward(reward)
 
     @classmethod
     def from_episodes(
-        cls, episodes: Any, *, out: str | Path | None = None, reward: str | None = None, **facts: Any
+        cls,
+        episodes: Any,
+        *,
+        out: str | Path | None = None,
+        overwrite: bool = False,
+        reward: str | None = None,
+        **facts: Any,
     ) -> "Dataset":
         """Write episodes as a dataset and open it.
 
         `episodes` are of `pac.types.Episode`, of Minari's `EpisodeData`, or a whole `d3rlpy.dataset.MDPDataset`.
-        `out` and `facts` are those of `from_arrays`.
+        `out`, `overwrite` and `facts` are those of `from_arrays`.
         """
-        with _Folder(out) as folder:
+        check_facts(facts, write_episodes, reward)
+        with _Folder(out, overwrite=overwrite) as folder:
             write_episodes(folder.path, episodes, **facts)
             return folder.open(cls).with_reward(reward)
 
@@ -116,12 +129,17 @@ class Dataset(store.Dataset):
     def add_reward(self, name: str, function: Callable[[Episode], np.ndarray]) -> "Dataset":
         """Store a reward column, and return the dataset with that reward.
 
-        `function` gets an episode and returns one number per step. Images are not copied.
+        `function` gets an episode and returns one number per step. Images are not copied. A column that holds the
+        same numbers already is kept.
         """
-        add_reward(self.path, name, function)
-        found = type(self)(self.path)
-        found._folder = self._folder
-        return found.with_reward(name)
+        known = self.arrays.get(f"{store.REWARD}.{name}")
+        if known is None or not all(
+            np.array_equal(known[row : row + length], np.asarray(function(episode), np.float32))
+            for (row, length), episode in zip(self.index[["row", "length"]].tolist(), self, strict=True)
+        ):
+            add_reward(self.path, name, function)
+        super().__init__(self.path)
+        return self.with_reward(name)
 
     def episodes(self) -> Iterator[Episode]:
         """Iterate over the episodes in order."""
@@ -140,18 +158,41 @@ class Dataset(store.Dataset):
 class _Folder:
     """The folder of a new dataset: a named one, or a temporary one that is removed with the last dataset that uses it.
 
-    As a context it removes a temporary folder after an error.
+    Where a named folder has a dataset already, the new one is written beside it, and `open` compares the two. As a
+    context it removes a temporary folder after an error.
     """
 
-    def __init__(self, out: str | Path | None) -> None:
-        parent = None if out is not None else tempfile.mkdtemp(prefix="pac-")
-        self.path = Path(str(out)) if parent is None else Path(parent) / "data"
-        self._remove = None if parent is None else weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
+    def __init__(self, out: str | Path | None, *, overwrite: bool) -> None:
+        self.out, self.overwrite = None if out is None else Path(out), overwrite
+        self.path = Path(str(out))
+        self._remove: Callable[[], object] | None = None
+        if self.out is None or (self.out / store.COMMITTED).is_file():
+            parent = tempfile.mkdtemp(prefix=".pac-", dir=None if self.out is None else self.out.parent)
+            self.path = Path(parent) / "data"
+            self._remove = weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
 
     def open(self, kind: type[Dataset]) -> Dataset:
+        """Return the new dataset, or the one that was there and holds the same. Raise if they differ."""
+        if self.out is not None and self.path != self.out:
+            if not self._is_same() and not self.overwrite:
+                fix = "Pass overwrite=True, name another folder, or open it with pac.Dataset.open."
+                raise problem(self.out, expected="a new folder", found="a dataset of other episodes", fix=fix)
+            if not self._is_same():
+                self.out.rename(self.path.parent / "old")
+                self.path.rename(self.out)
+            return kind(self.out)
         found = kind(self.path)
         found._folder = self
         return found
+
+    def _is_same(self) -> bool:
+        """Return whether the dataset that was there has the new one's files. It may have more reward columns."""
+        assert self.out is not None
+        old, new = (store.read_committed(path) for path in (self.out, self.path))
+        specs = [json.loads((path / store.SPEC).read_text()) for path in (self.out, self.path)]
+        names = specs[1].keys() - {"extra_rewards", "features", "pac", "numpy"}
+        same = all(old["files"].get(name) == entry for name, entry in new["files"].items())
+        return same and all(specs[0][name] == specs[1][name] for name in names)
 
     def __enter__(self) -> "_Folder":
         return self
@@ -175,6 +216,17 @@ def make_options(options: Mapping[str, Any]) -> ImportOptions:
             raise ValueError(f"Unknown option {name!r} of an import.{suggest(name, known)}")
     fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
     return ImportOptions(**fields)
+
+
+def check_facts(facts: Mapping[str, Any], function: Callable[..., Any], reward: Any) -> None:
+    """Raise for an unknown keyword, and for a column of rewards that was passed as the reward of training."""
+    known = set(inspect.signature(function).parameters) | {"rewards", "terminals", "timeouts", "out", "overwrite"}
+    for name in facts:
+        if name not in known - {"notes", "progress"}:
+            raise ValueError(f"Unknown argument {name!r} of a dataset.{suggest(name, known - {'notes', 'progress'})}")
+    if reward is not None and not isinstance(reward, str):
+        expected, fix = "a rule or the name of a column", "Pass the column as `rewards`."
+        raise problem("reward", expected=expected, found=type(reward).__name__, fix=fix)
 
 
 def option_words(format: str, options: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@
 
 import dataclasses
 import difflib
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -218,7 +219,10 @@ def show_once(note: str) -> None:
     """Warn, unless this process has shown the same note before."""
     if note and note not in _SHOWN:
         _SHOWN.add(note)
-        warnings.warn(note, PlainWarning, stacklevel=3)
+        depth, frame = 1, sys._getframe(1).f_back
+        while frame is not None and frame.f_globals.get("__name__", "").startswith("pac."):
+            depth, frame = depth + 1, frame.f_back  # the warning names the user's line
+        warnings.warn(note, PlainWarning, stacklevel=depth + 1)
 
 
 def _alike(fits: Sequence[EmbodimentStats]) -> bool:

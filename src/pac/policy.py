@@ -3,6 +3,7 @@
 `observations` checks what comes in. `embodiments` chooses the statistics and the instruction of each query.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,7 @@ class Policy:
         text: bool = True,  # show instructions, if training did
         goals: GoalImages | None = None,  # goal images to show, one per episode; {}: show none, even if training did
         tokenizer: Tokenizer | None = None,
+        instruction: str | None = None,  # shown in place of that of every task
     ) -> None:
         if best_of < 1 or (best_of > 1 and not model.config.q_head):
             raise ValueError(
@@ -77,7 +79,7 @@ class Policy:
             raise ValueError(f"Policy: expected sampling among {', '.join(get_args(Sampling))}, found {sampling!r}.")
         self.model, self.metadata, self.name = model, metadata, name
         self.sampling, self.best_of, self.values, self.text, self.goals = sampling, best_of, values, text, goals
-        self.tokenizer = tokenizer or Tokenizer()
+        self.tokenizer, self.instruction = tokenizer or Tokenizer(), instruction
         self.device = next(model.parameters()).device
         self.cameras = tuple(metadata.cameras)
         self._fixed: dict[tuple[EmbodimentStats, str], dict[str, Tensor]] = {}
@@ -197,9 +199,12 @@ class Policy:
     def _match(self, query: Query) -> Match:
         """Return the statistics and the instruction of a query."""
         free = query.any_instruction or not self.text
+        task = query.task
+        if self.instruction is not None and task.instruction != self.instruction:
+            task = dataclasses.replace(task, instruction=self.instruction)
         return self._remember(
-            (query.task, query.dataset, query.any_instruction),
-            lambda: self.metadata.match(query.task, dataset=query.dataset, any_instruction=free),
+            (task, query.dataset, query.any_instruction),
+            lambda: self.metadata.match(task, dataset=query.dataset, any_instruction=free),
         )
 
     def _remember(self, key: tuple[Any, ...], find: Callable[[], Match]) -> Match:

@@ -5,6 +5,7 @@ is short for that section's key. `CHOSEN` decides between sections where several
 """
 
 import dataclasses
+import difflib
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,6 @@ from pac.config import (
     ObjectiveConfig,
     OptimiserConfig,
     Schedules,
-    suggest,
 )
 from pac.data.mixture import DatasetConfig, Mixture
 from pac.model.config import ModelConfig
@@ -49,6 +49,9 @@ CHOSEN = {
     "tasks": "evaluation.tasks",
 }
 NOT_SHORT = {"name", "path", "more_paths", "counts", "groups", "data"}  # `data` is the dataset itself in `pac.train`
+# Words of the paper and of other libraries.
+MEANT = {"alpha": "imitation_weight", "beta": "critic_weight", "eta": "temperature", "gamma": "discount"}
+MEANT |= {"lr": "peak_rate", "updates": "steps", "epochs": "steps"}
 UNCLEAR = {"learning_rate": ("optimiser.peak_rate", "schedules.learning_rate")}  # people may mean either
 
 
@@ -76,7 +79,10 @@ def expand_key(name: str) -> str:
     several = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in _fields(kind) - NOT_SHORT]
     if several := list(UNCLEAR.get(name, several)):
         raise ValueError(f"Setting {name!r}: expected the name of one key, found {len(several)}: {', '.join(several)}.")
-    raise ValueError(f"Unknown setting {name!r}.{suggest(name, {*names, *TOP, *_dotted()})}")
+    near = difflib.get_close_matches(name, [*names, *TOP, *_dotted()], n=3)
+    near = [MEANT[name]] if name in MEANT else near
+    fix = f"Did you mean {' or '.join(map(repr, near))}?" if near else "docs/training.md lists all keys."
+    raise ValueError(f"Unknown setting {name!r}. {fix}")
 
 
 def expand_setting(name: str, value: Any) -> tuple[str, Any]:

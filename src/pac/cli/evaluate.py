@@ -29,7 +29,15 @@ from pac.files import progress_bar, write_atomically, write_json
 
 # Options that decide the numbers, with their defaults. None: the command in the document always names the option.
 DEFAULTS: dict[str, Any] = {"tasks": None, "episodes": None, "seed": None, "sampling": ["sample"], "best_of": [1]}
-DEFAULTS |= {"goals": [], "show": [], "cameras": [], "max_steps": None, "stop_at_success": False, "bootstrap": False}
+DEFAULTS |= {
+    "instruction": None,
+    "goals": [],
+    "show": [],
+    "cameras": [],
+    "max_steps": None,
+    "stop_at_success": False,
+    "bootstrap": False,
+}
 DEFAULTS |= {"any_instruction": False, "experts": experts.TABLE}
 INTERRUPTED = 130
 BOTH = ("sample", "mode")  # of --sampling both: sampled actions, and the most likely ones
@@ -49,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-steps", type=int, help="end episodes earlier; percent of expert is not shown then")
     add("--stop-at-success", action="store_true", help="end episodes at success; percent of expert is not shown then")
     add("--cameras", nargs="+", default=[], help="cameras to render (default: those of the policy)")
+    add("--instruction", metavar="TEXT", help="for checkpoints: show this text in place of that of every task")
     add("--any-instruction", action="store_true", help="do not refuse instructions that a policy never saw")
     add(
         "--sampling",
@@ -71,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     choices = {"samplings": args.sampling, "best_of": args.best_of, "shows": args.show, "goals": args.goals}
     actors, tasks = parse_actors(args.actor, **choices), expand_tasks(args.tasks)
+    actors = [dataclasses.replace(x, instruction=args.instruction) if x.checkpoint else x for x in actors]
     _check(args)
     options = ("workers", "max_steps", "stop_at_success", "cameras", "any_instruction", "ray")
     limits = {name: getattr(args, name) for name in options}

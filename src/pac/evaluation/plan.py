@@ -37,6 +37,7 @@ class Actor:
     best_of: int = 1  # the critic picks one of this many sampled actions
     show: str | None = None  # one of SHOWS; None: the instruction, as the only choice
     goals: tuple[str, ...] = ()  # datasets whose goal images it is shown
+    instruction: str | None = None  # shown in place of that of every task
     about: Mapping[str, Any] = field(default_factory=dict)  # replaces entries of `describe`
 
     def __post_init__(self) -> None:
@@ -50,6 +51,7 @@ class Actor:
         if self.checkpoint is None:
             return cast(str, self.behaviour)
         options: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of, "values": True}
+        options["instruction"] = self.instruction
         if self.show is not None:
             goals = policy.read_goals(self.goals) if "goal" in self.show else {}
             options |= {"text": "text" in self.show, "goals": goals}
@@ -62,6 +64,7 @@ class Actor:
         if self.checkpoint is None:
             return {"policy": getattr(self.policy, "name", self.label), **self.about}
         choices: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of}
+        choices |= {} if self.instruction is None else {"instruction": self.instruction}
         if self.show is not None:
             choices |= {"show": self.show}
             files = {path: (Path(path) / "committed.json").read_bytes() for path in self.goals if "goal" in self.show}

@@ -89,6 +89,8 @@ def _command(
     words += ["--seed", str(seed)] if seed else []
     samplings = list(dict.fromkeys(actor.sampling for actor in actors.values()))
     words += ["--sampling", *samplings] if samplings != ["sample"] else []
+    texts = {actor.instruction for actor in actors.values() if actor.checkpoint}
+    words += [word for text in texts if text is not None for word in ("--instruction", text)]
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         words += [] if value in (None, False, ()) else [option] if value is True else [option, *_texts(value)]

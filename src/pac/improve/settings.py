@@ -144,6 +144,8 @@ def parse(table: dict[str, Any], root: Path, collected: Path, *, before: Mapping
     if mixture.get("groups") == []:
         del mixture["groups"]
     section = dict(section)
+    for key in ("steps", "first_steps"):
+        section |= {key: f"{section[key]} steps"} if type(section.get(key)) is int else {}
     for key in ("tasks", "others"):
         section |= {key: [section[key]]} if isinstance(section.get(key), str) else {}
         if isinstance(section.get(key), list | tuple) and all(isinstance(task, str) for task in section[key]):

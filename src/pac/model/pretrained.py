@@ -27,8 +27,9 @@ def pretrained_folder(path: str | Path) -> Path:
     for folder in (path / place for place in inside):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return folder
+    found = "a dataset" if (path / "spec.json").is_file() else "none of them"
     raise ValueError(
-        f"{path}: expected a run, a checkpoint, or a folder with {CONFIG} and {WEIGHTS}, found none of them. Train one "
+        f"{path}: expected a run, a checkpoint, or a folder with {CONFIG} and {WEIGHTS}, found {found}. Train one "
         "with `pac train`."
     )
 

@@ -144,12 +144,14 @@ def _compare(before: dict[str, Any], run: Trainer) -> None:
     for name, old, new in differences(before["config"], now["config"]):
         text = f"{name}: {json.dumps(old)} before, {json.dumps(new)} now"
         if name.split(".")[0] not in CHANGEABLE:
-            fix = "Resume with the same recipe and overrides, or fine-tune into another folder with --start."
+            fix = "Resume with the settings it began with, replace it with --overwrite (in Python overwrite=True), or "
+            fix += "choose another folder; --start fine-tunes there."
             raise problem(place, expected="the settings that the run began with", found=text, fix=fix)
         run.console.print(f"[bold]Continuing with another {text}.")
     old_data, new_data = ({name: found[name] for name in ("mixture", "value_scales")} for found in (before, now))
     for name, old, new in differences(old_data, new_data):
-        text, fix = f"{name}: {old} before, {new} now", "Restore it, or fine-tune into another folder with --start."
+        text = f"{name}: {old} before, {new} now"
+        fix = "Restore it, replace the run with --overwrite (in Python overwrite=True), or choose another folder."
         raise problem(place, expected="the data that the run began with", found=text, fix=fix)
 
 
