@@ -79,9 +79,9 @@ def expand_key(name: str) -> str:
     several = [f"{section}.{name}" for section, kind in SECTIONS.items() if name in _fields(kind) - NOT_SHORT]
     if several := list(UNCLEAR.get(name, several)):
         raise ValueError(f"Setting {name!r}: expected the name of one key, found {len(several)}: {', '.join(several)}.")
-    near = difflib.get_close_matches(name, [*names, *TOP, *_dotted()], n=3)
+    near = difflib.get_close_matches(name, [*names, *TOP, *_dotted()], n=1)
     near = [MEANT[name]] if name in MEANT else near
-    fix = f"Did you mean {' or '.join(map(repr, near))}?" if near else "docs/training.md lists all keys."
+    fix = f"Did you mean {near[0]!r}?" if near else "docs/training.md lists all keys."
     raise ValueError(f"Unknown setting {name!r}. {fix}")
 
 

@@ -51,7 +51,7 @@ class Actor:
         if self.checkpoint is None:
             return cast(str, self.behaviour)
         options: dict[str, Any] = {"sampling": self.sampling, "best_of": self.best_of, "values": True}
-        options["instruction"] = self.instruction
+        options |= {} if self.instruction is None else {"instruction": self.instruction}
         if self.show is not None:
             goals = policy.read_goals(self.goals) if "goal" in self.show else {}
             options |= {"text": "text" in self.show, "goals": goals}
