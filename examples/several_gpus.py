@@ -1,6 +1,11 @@
 """One model on several GPUs. Each update has the same windows as on one GPU.
 
+It needs a dataset. So collect one first:
+
     pac collect metaworld/drawer-close --behaviour scripted --episodes 20 --max-steps 150 --out data/several
+
+Then train:
+
     torchrun --nproc-per-node 2 examples/several_gpus.py
 
 All processes run this file. Without GPUs they use the CPU.
