@@ -405,3 +405,28 @@ def test_a_camera_goes_all_the_way(here: Path) -> None:
         agent.act({"state": np.zeros(3, np.float32)})
     batch = {name: np.stack([value] * 3) for name, value in observation.items()}
     assert agent.act(batch).shape == (3, 1)
+
+
+class Seen(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Pendulum with an image among its observations."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("Pendulum-v1"))
+        image = gymnasium.spaces.Box(0, 255, (12, 10, 3), np.uint8)
+        self.observation_space = gymnasium.spaces.Dict({"front": image, "state": self.env.observation_space})
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        return {"front": np.full((12, 10, 3), 7, np.uint8), "state": observation}
+
+
+def test_an_agent_plays_own_environments_with_its_cameras_and_continues(here: Path) -> None:
+    data = pac.Dataset.from_arrays(**pendulum_arrays(cameras=True), out="data/p")
+    agent = pac.train(data, steps=2, out="runs/a", **SMALL)
+    play: dict[str, Any] = {"episodes": 2, "max_steps": 5}
+    first = agent.evaluate(lambda: Seen(), json="scores.json", **play)
+    again = agent.evaluate(lambda: Seen(), json="scores.json", **play)
+    assert first.returns.mean == again.returns.mean
+    collected = pac.collect(Seen(), agent, out="data/c", **play)
+    assert collected[0].observation["observation.images.front"].shape == (6, 12, 10, 3)
+    assert len(pac.collect(Seen(), agent, out="data/c", **(play | {"episodes": 3}))) == 3
+    assert main(["collect", "gym/Pendulum-v1", "--behaviour", "runs/a", "--episodes", "1", "--workers", "0"]) == 2

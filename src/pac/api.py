@@ -21,6 +21,7 @@ from pac.evaluation import Evaluation
 from pac.evaluation.in_training import TrainingEvaluator
 from pac.evaluation.plan import make_actors
 from pac.evaluation.play import Tasks, play
+from pac.evaluation.runner import cameras_of
 from pac.files import problem
 from pac.recipe import data_groups
 from pac.recipe_keys import as_override, expand_key
@@ -117,6 +118,7 @@ def collect(
     """Collect episodes of a task and return them as a dataset.
 
     `behaviour` is a behaviour such as "random" or "scripted+faults" (docs/behaviours.md), an agent, or its folder.
+    `cameras` are rendered in place of those that an agent uses.
     `out` is the dataset's folder (default: data/TASK). A second call continues at the first missing episode.
     """
     if episodes < 1:
@@ -125,6 +127,7 @@ def collect(
     actor, names, shares = load_actors([str(behaviour.path if isinstance(behaviour, Agent) else behaviour)])
     place = Path(out) if out is not None else Path("data") / folder_name(name)
     limits: dict[str, Any] = {"cameras": tuple(cameras), "max_steps": max_steps, "stop_at_success": stop_at_success}
+    limits["cameras"] = limits["cameras"] or cameras_of(actor, [name], max_steps)[name]
     settings = CollectionSettings(task=name, behaviours=names, weights=shares, seed=seed, **limits)
     options: dict[str, Any] = {"workers": (os.cpu_count() or 1) if workers is None else workers}
     if is_given(name):  # the environment is in this process alone

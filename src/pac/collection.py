@@ -25,6 +25,7 @@ from pac.config import CollectConfig
 from pac.data.store import Dataset, DatasetSpec
 from pac.data.writer import DatasetWriter
 from pac.evaluation.intervals import wilson
+from pac.evaluation.runner import cameras_of
 from pac.files import problem, progress_bar, versions, write_json
 from pac.old_names import rename_behaviour
 from pac.rollout import ActorLike, ActorMix, EpisodeResult, Job, rollout
@@ -185,9 +186,13 @@ def collect_data(config: CollectConfig, folder: Path, console: Console, workers:
     """Collect the episodes of a recipe's [collect] that are missing in `folder`."""
     actor, names, weights = load_actors([config.behaviour])
     same: dict[str, Any] = {"behaviours": names, "weights": weights, "seed": config.seed, "max_steps": config.max_steps}
-    same |= {"stop_at_success": config.stop_at_success, "cameras": config.cameras or ()}
+    same |= {"stop_at_success": config.stop_at_success}
+    cameras = cameras_of(actor, config.tasks, config.max_steps)
     folders = [
-        CollectionFolder(folder / folder_name(task), CollectionSettings(task=task, **same)) for task in config.tasks
+        CollectionFolder(
+            folder / folder_name(task), CollectionSettings(task=task, cameras=config.cameras or cameras[task], **same)
+        )
+        for task in config.tasks
     ]
     if all(place.num_before >= config.episodes for place in folders):
         return

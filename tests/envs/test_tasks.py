@@ -54,6 +54,8 @@ def test_an_instruction_is_the_words_of_the_name(task: str, text: str) -> None:
         ("metaworld/drawer-open-v3", "metaworld/drawer-open"),
         ("control/drawer-open", None),
         ("gym/", None),
+        ("Pendulum-v1", "gym/Pendulum-v1"),
+        ("robot:Cart-v0", "gym/robot:Cart-v0"),
     ],
 )
 def test_an_unknown_task_names_the_nearest(task: str, meant: str | None) -> None:

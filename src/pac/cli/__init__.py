@@ -38,7 +38,12 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code."""
+    """Run one command; return its exit code.
+
+    It finds modules in the current folder, as `python -m` does. They come last, so that none hides an installed one.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     with warnings.catch_warnings():
         warnings.simplefilter("always", OldNameWarning)
         warnings.simplefilter("always", PlainWarning)

@@ -6,11 +6,13 @@ The same command continues at the first missing episode.
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from pac.cli.next_step import print_next
 from pac.collection import CollectionFolder, CollectionSettings, collect, folder_name, load_actors, summary
+from pac.evaluation.runner import cameras_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, help="dataset; for several tasks, the folder of their datasets (default: data/TASK)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the initial states and all random numbers")
-    parser.add_argument("--cameras", nargs="+", default=[], help="cameras in every observation (default: none)")
+    parser.add_argument(
+        "--cameras", nargs="+", default=[], help="cameras in every observation (default: those of the policy)"
+    )
     parser.add_argument("--max-steps", type=int, help="time limit of an episode (default: the task's)")
     parser.add_argument("--stop-at-success", action="store_true", help="end an episode at its first success")
     parser.add_argument(
@@ -53,16 +57,15 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--episodes: expected 1 or more, found {args.episodes}.")
     tasks = list(dict.fromkeys(args.task))
     actor, names, weights = load_actors(args.behaviour)
-    common = {"cameras": tuple(args.cameras), "max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
-    common["any_instruction"] = args.any_instruction
+    own = cameras_of(actor, tasks, args.max_steps, args.any_instruction)
+    common: dict[str, Any] = {"max_steps": args.max_steps, "stop_at_success": args.stop_at_success}
+    common |= {"any_instruction": args.any_instruction, "behaviours": names, "weights": weights, "seed": args.seed}
     where = {"workers": args.workers, "envs_per_worker": args.envs_per_worker, "timeout": args.timeout, "ray": args.ray}
     places = {task: (args.out or Path("data")) / folder_name(task) for task in tasks}
     if len(tasks) == 1 and args.out:
         places[tasks[0]] = args.out
     folders = [
-        CollectionFolder(
-            path, CollectionSettings(task=task, behaviours=names, weights=weights, seed=args.seed, **common)
-        )
+        CollectionFolder(path, CollectionSettings(task=task, cameras=tuple(args.cameras) or own[task], **common))
         for task, path in places.items()
     ]
     console = Console()

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pac.cli.next_step import print_next
-from pac.envs import TASKS, spec
-from pac.envs.tasks import known_cameras
+from pac.envs import TASKS, all_cameras, spec
 from pac.types import TaskSpec
 
 
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(task: TaskSpec) -> dict[str, Any]:
     """Return a task as JSON, with all cameras that it has."""
-    return dataclasses.asdict(task) | {"cameras": list(known_cameras(task.name))}
+    return dataclasses.asdict(task) | {"cameras": list(all_cameras(task.name))}
 
 
 def table(specs: list[TaskSpec]) -> Table:
@@ -51,6 +50,6 @@ def table(specs: list[TaskSpec]) -> Table:
     for task in specs:
         rate = "" if task.control_rate is None else f"{task.control_rate:.3g}"
         counts = (task.state_dim, len(task.action_low), task.max_steps)
-        cameras = str(len(known_cameras(task.name)))
+        cameras = str(len(all_cameras(task.name)))
         found.add_row(task.name, *map(str, counts), rate, cameras, "yes" if task.has_success else "")
     return found

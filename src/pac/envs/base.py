@@ -16,6 +16,7 @@ _MODULES = {
     "metaworld": ("metaworld", "MetaWorldEnvironment"),
     "gym": ("", "GymEnvironment"),
 }
+IMAGE_SIZE = (80, 80)
 TOLERANCE = 1e-4  # of an action outside its bounds: more than the rounding of float32
 
 try:
@@ -47,6 +48,11 @@ def load(family: str) -> type["Environment"]:
         ) from error
 
 
+def registered(task: str) -> Any:
+    """Return what Gymnasium knows of the id `gym/<id>`, or None where a module registers it later."""
+    return gymnasium.registry.get(task.removeprefix("gym/"))
+
+
 class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """An environment for one task. Observations are dicts with the names of an Episode.
 
@@ -55,6 +61,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     task: TaskSpec
     state_names: tuple[str, ...]  # one per state dimension
+    all_cameras: tuple[str, ...]  # that the task has
     simulator: Any
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
@@ -62,14 +69,15 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self,
         task: str,
         cameras: tuple[str, ...],
-        image_size: tuple[int, int],
+        image_size: tuple[int, int] | None,
         max_steps: int | None,
         render_mode: str | None,
     ) -> None:
         self.render_mode = render_mode
-        self._image_size = image_size
+        self._image_size, self._own_sizes = image_size or IMAGE_SIZE, image_size is None
         self._steps: int | None = None  # None: no episode has started
         self._succeeded = False
+        self.all_cameras = known_cameras(task)
         spec, self.state_names = self._build(task, cameras, max_steps)
         self.task = dataclasses.replace(spec, state_names=self.state_names)
         if cameras or render_mode:
@@ -82,7 +90,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
             "observation.state": box(-np.inf, np.inf, (self.task.state_dim,), np.float32)
         }
         for camera in cameras:
-            spaces[f"observation.images.{camera}"] = box(0, 255, (*image_size, 3), np.uint8)
+            spaces[f"observation.images.{camera}"] = box(0, 255, (*self._size(camera), 3), np.uint8)
         self.observation_space = gymnasium.spaces.Dict(spaces)  # type: ignore[assignment]
 
     def reset(
@@ -112,7 +120,7 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         """Return a frame for videos, (240, 320, 3) uint8, from the first of `cameras`, else the task's first."""
         if self.render_mode is None:
             raise ValueError(f"{self.task.name}: expected render_mode='rgb_array', found None. Pass it to `make`.")
-        return self._image((self.task.cameras or known_cameras(self.task.name))[0], FRAME)
+        return self._image((self.task.cameras or self.all_cameras)[0], FRAME)
 
     def close(self) -> None:
         self._close_cameras()
@@ -157,6 +165,10 @@ class Environment(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
     def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
         raise NotImplementedError
+
+    def _size(self, camera: str) -> tuple[int, int]:
+        """Return the height and width of a camera's images."""
+        return self._image_size
 
     def _close_cameras(self) -> None:
         raise NotImplementedError

@@ -1,9 +1,12 @@
-"""Any Gymnasium id whose actions are a Box and whose observations are numbers: `gym/<id>`."""
+"""Any Gymnasium id whose actions are a Box and whose observations are numbers: `gym/<id>`.
+
+Images in a Dict of observations are cameras, besides `render`.
+"""
 
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -12,9 +15,11 @@ from gymnasium.spaces import Box, Dict
 
 from pac.envs.base import Environment, StepResult
 from pac.envs.rendering import find_gl, no_gl
-from pac.envs.tasks import instruction
+from pac.envs.tasks import check_cameras, instruction
+from pac.files import problem
 from pac.types import TaskSpec
 
+RENDER = "render"  # the camera whose image the environment renders
 _SUCCESS = ("is_success", "success")  # names in `info` that other libraries use
 
 
@@ -22,11 +27,17 @@ class GymEnvironment(Environment):
     """A Gymnasium environment as it was registered, with its own TimeLimit."""
 
     def _build(self, task: str, cameras: tuple[str, ...], max_steps: int | None) -> tuple[TaskSpec, tuple[str, ...]]:
-        env = self.simulator = _make(task, bool(cameras or self.render_mode), max_steps)
+        self._renders = RENDER in cameras or (self.render_mode is not None and not cameras)
+        env = self.simulator = _make(task, self._renders, max_steps)
+        self._pictures = _pictures(task, env.observation_space)
+        self.all_cameras = (RENDER, *self._pictures)
+        check_cameras(task, cameras, self.all_cameras)
         limit = max_steps or (env.spec.max_episode_steps if env.spec else None)
         if limit is None:
             raise ValueError(f"{task}: expected a time limit, found none. Pass max_steps.")
         names = tuple(_names(task, env.observation_space))
+        if not names:
+            raise _no_numbers(task, env.observation_space)
         low, high = _bounds(task, env.action_space)
         period = getattr(env.unwrapped, "dt", None)  # seconds, in MuJoCo and classic tasks
         spec = TaskSpec(
@@ -51,6 +62,7 @@ class GymEnvironment(Environment):
 
     def _start(self, seed: int) -> np.ndarray:
         observation, _ = self.simulator.reset(seed=seed)
+        self._latest = observation
         return _flat(self.simulator.observation_space, observation)
 
     def _advance(self, action: np.ndarray) -> StepResult:
@@ -59,10 +71,13 @@ class GymEnvironment(Environment):
             action.astype(space.dtype).reshape(space.shape)
         )
         success = bool(max(info.get(name, 0) for name in _SUCCESS)) if self.task.has_success else None
+        self._latest = observation
         state = _flat(self.simulator.observation_space, observation)
         return StepResult(state, float(reward), bool(terminated), bool(truncated), success)
 
     def _open_cameras(self, with_frames: bool) -> None:
+        if not self._renders:
+            return
         try:
             self.simulator.reset(seed=0)
             self.simulator.render()
@@ -71,10 +86,23 @@ class GymEnvironment(Environment):
             raise ValueError(message) from error
 
     def _image(self, camera: str, size: tuple[int, int] | None = None) -> np.ndarray:
-        """Return the environment's own rendering, reduced to `size` by averaging."""
-        frame = torch.from_numpy(np.ascontiguousarray(self.simulator.render())).permute(2, 0, 1)[None].float()
-        small = torch.nn.functional.interpolate(frame, size or self._image_size, mode="area")
+        """Return an image of the observation, or the environment's own rendering, resized by averaging."""
+        image, size = self._picture(camera), size or self._size(camera)
+        if image.shape[:2] == size:
+            return image.copy()
+        frame = torch.from_numpy(image).permute(2, 0, 1)[None].float()
+        small = torch.nn.functional.interpolate(frame, size, mode="area")
         return small[0].permute(1, 2, 0).round().to(torch.uint8).contiguous().numpy()
+
+    def _picture(self, camera: str) -> np.ndarray:
+        found = self.simulator.render() if camera == RENDER else self._latest
+        for key in self._pictures.get(camera, ((), ()))[0]:
+            found = found[key]
+        return np.ascontiguousarray(found)
+
+    def _size(self, camera: str) -> tuple[int, int]:
+        _, own = self._pictures.get(camera, ((), self._image_size))
+        return own if self._own_sizes else self._image_size
 
     def _close_cameras(self) -> None:
         self.simulator.close()
@@ -109,20 +137,58 @@ def _bounds(task: str, space: "gymnasium.Space[Any]") -> tuple[np.ndarray, np.nd
     return low, high
 
 
-def _names(task: str, space: "gymnasium.Space[Any]", prefix: str = "state") -> Iterator[str]:
-    """Yield one name per number, in the order of `_flat`."""
+def _is_image(space: "gymnasium.Space[Any]") -> bool:
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def _images(space: "gymnasium.Space[Any]", path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Box]]:
+    """Yield the keys that lead to each image of a Dict of observations, and its space."""
     if isinstance(space, Dict):
         for key, part in space.spaces.items():
-            yield from _names(task, part, key if prefix == "state" else f"{prefix}.{key}")
-    elif isinstance(space, Box) and not (space.dtype == np.uint8 and len(space.shape) == 3):
+            yield from _images(part, (*path, key))
+    elif path and _is_image(space):
+        yield path, cast(Box, space)
+
+
+def _pictures(task: str, space: "gymnasium.Space[Any]") -> dict[str, tuple[tuple[str, ...], tuple[int, int]]]:
+    """Return the keys and the size of each camera among the observations.
+
+    The keys "wrist", "images.wrist" and "observation.images.wrist" are the camera "wrist".
+    """
+    found: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {}
+    for path, box in _images(space):
+        name = ".".join(path).removeprefix("observation.").removeprefix("images.")
+        height, width, depth = box.shape
+        if depth != 3:
+            fix = "Wrap the environment."
+            raise problem(f"{task}, {name!r}", expected="images (height, width, 3)", found=box.shape, fix=fix)
+        if name in found or name == RENDER:
+            fix = "Rename one of them."
+            raise problem(task, expected="a different name for each camera", found=f"{name!r} twice", fix=fix)
+        found[name] = (path, (height, width))
+    return found
+
+
+def _names(task: str, space: "gymnasium.Space[Any]", prefix: str = "state") -> Iterator[str]:
+    """Yield one name per number, in the order of `_flat`. Images in a Dict have none."""
+    if isinstance(space, Dict):
+        for key, part in space.spaces.items():
+            if not _is_image(part):
+                yield from _names(task, part, key if prefix == "state" else f"{prefix}.{key}")
+    elif isinstance(space, Box) and not _is_image(space):
         yield from (f"{prefix}.{i}" for i in range(int(np.prod(space.shape))))
     else:
-        expected = "expected observations of numbers (a Box, or a Dict of them)"
-        raise ValueError(f"{task}: {expected}, found {space} at {prefix!r}. Wrap the environment.")
+        raise _no_numbers(task, f"{space} at {prefix!r}")
+
+
+def _no_numbers(task: str, found: object) -> ValueError:
+    expected = "observations of numbers (a Box, or a Dict of them that may have images, too)"
+    return problem(task, expected=expected, found=found, fix="Wrap the environment.")
 
 
 def _flat(space: "gymnasium.Space[Any]", observation: Any) -> np.ndarray:
     """Return all numbers in the order of the space. The observation's own dict may have another order."""
     if isinstance(space, Dict):
-        return np.concatenate([_flat(part, observation[key]) for key, part in space.spaces.items()])
+        parts = [_flat(part, observation[key]) for key, part in space.spaces.items() if not _is_image(part)]
+        return np.concatenate([np.zeros(0, np.float32), *parts])
     return np.ravel(observation).astype(np.float32)

@@ -1,6 +1,7 @@
 """Facts of all tasks, known before a simulator is loaded. The tests compare each with the environments."""
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from pac.types import TaskSpec
@@ -48,26 +49,27 @@ def check_name(task: str) -> str:
     if task in TASKS or (family == "gym" and name):
         return family
     short = {known.partition("/")[2]: known for known in TASKS if known.startswith(family) or family not in FAMILIES}
-    close = difflib.get_close_matches(name, short, n=1, cutoff=0.5)
+    close = [short[one] for one in difflib.get_close_matches(name, short, n=1, cutoff=0.5)]
+    if family not in FAMILIES and (":" in task or re.search(r"-v\d+$", task)):  # as Gymnasium writes its ids
+        close = [f"gym/{task}"]
     raise ValueError(
         f"Unknown task {task!r}. Expected control/<domain>.<task>, metaworld/<name> or gym/<Gymnasium id>. "
-        f"`pac tasks` lists them.{f' Did you mean {short[close[0]]!r}?' if close else ''}"
+        f"`pac tasks` lists them.{f' Did you mean {close[0]!r}?' if close else ''}"
     )
 
 
 def known_cameras(task: str) -> tuple[str, ...]:
-    """Return the cameras of a task. A Gymnasium id has one, whose image is what it renders."""
+    """Return the cameras of a task. A Gymnasium id has what it renders, and images among its observations."""
     family, _, name = task.partition("/")
     if family == "control":
         return _CONTROL[name.split(".")[0]][2]
     return _METAWORLD_CAMERAS if family == "metaworld" else ("render",)
 
 
-def check_cameras(task: str, cameras: Sequence[str]) -> tuple[str, ...]:
-    """Return the cameras as a tuple. Raise if the task does not have one of them."""
+def check_cameras(task: str, cameras: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the cameras as a tuple. Raise if one is not among the `known` ones of the task."""
     if isinstance(cameras, str) or len(set(cameras)) != len(cameras):
         raise ValueError(f"Cameras of {task}: expected a list of different names, found {cameras!r}. Name each once.")
-    known = known_cameras(task)
     for camera in cameras:
         if camera not in known:
             raise ValueError(f"Unknown camera {camera!r}. {task} has {', '.join(known)}. Choose among these.")

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from pac.envs.given import EnvLike, is_given, one_at_a_time, task_of
+from pac.envs.given import EnvLike, is_given, one_at_a_time, tasks_of
 from pac.evaluation.plan import Actor
 from pac.evaluation.result import Evaluation
 from pac.evaluation.runner import evaluate
@@ -23,9 +23,7 @@ Tasks = str | EnvLike | Sequence[str | EnvLike]
 
 def task_names(tasks: Tasks) -> list[str]:
     """Return the task name of each task, Gymnasium id, environment, or function that makes one."""
-    if isinstance(tasks, Sequence) and not isinstance(tasks, str):
-        return [task_of(task) for task in tasks]
-    return [task_of(tasks)]
+    return tasks_of(tasks if isinstance(tasks, Sequence) and not isinstance(tasks, str) else [tasks])
 
 
 def play(

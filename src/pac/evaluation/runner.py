@@ -4,7 +4,7 @@
 """
 
 import functools
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from pac.evaluation.plan import Actor, make_actors, versions
 from pac.evaluation.records import EpisodeRecord, Journal, Key, record
 from pac.evaluation.result import Evaluation, make_result
 from pac.policy import Policy
-from pac.rollout import EpisodeResult, Job, PersistentWorkers, PolicyProtocol, make_jobs, rollout
+from pac.rollout import ActorLike, ActorMix, EpisodeResult, Job, PersistentWorkers, PolicyProtocol, make_jobs, rollout
 
 ProgressCallback = Callable[[str, int, int], None]  # label of the actor, its finished episodes, all its episodes
 
@@ -143,7 +143,7 @@ def play_episodes(
         return
     policy = actor.load()
     discount_at = policy.metadata.discount_at if isinstance(policy, Policy) else lambda spec: None
-    rendered = cameras or _cameras(policy, {job.task for job in jobs}, max_steps, any_instruction)
+    rendered = cameras or cameras_of(policy, {job.task for job in jobs}, max_steps, any_instruction)
     limits: dict[str, Any] = {"cameras": rendered, "max_steps": max_steps, "any_instruction": any_instruction}
     results = rollout(policy, jobs, **limits, **options)
     with closing(cast(Generator[EpisodeResult, None, None], results)) as running:
@@ -151,15 +151,18 @@ def play_episodes(
             yield result, discount_at(result.spec)
 
 
-def _cameras(
-    policy: str | PolicyProtocol, tasks: Iterable[str], max_steps: int | None, any_instruction: bool
-) -> Sequence[str] | dict[str, tuple[str, ...]]:
-    """Return the cameras that an actor needs: those of all tasks, or of each task by its name if they differ."""
-    if not isinstance(policy, Policy):
-        return tuple(getattr(policy, "cameras", ()))
-    if len({one.cameras for one in policy.metadata.embodiments}) == 1:
-        return policy.metadata.embodiments[0].cameras
-    choose = functools.partial(policy.metadata.embodiment, any_instruction=any_instruction)
+def cameras_of(
+    actor: ActorLike, tasks: Collection[str], max_steps: int | None, any_instruction: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """Return the cameras that an actor needs at each task."""
+    if isinstance(actor, ActorMix):
+        each = [cameras_of(one, tasks, max_steps, any_instruction) for one in actor.actors]
+        return {task: tuple(dict.fromkeys(name for found in each for name in found[task])) for task in tasks}
+    if not isinstance(actor, Policy):
+        return dict.fromkeys(tasks, tuple(getattr(actor, "cameras", ())))
+    if len({one.cameras for one in actor.metadata.embodiments}) == 1:
+        return dict.fromkeys(tasks, actor.metadata.embodiments[0].cameras)
+    choose = functools.partial(actor.metadata.embodiment, any_instruction=any_instruction)
     return {task: choose(task_spec(task, max_steps=max_steps)).cameras for task in tasks}
 
 

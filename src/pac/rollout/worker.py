@@ -154,7 +154,10 @@ class Worker:
 
 
 def _portable(error: Exception, where: str) -> Exception:
-    """Return the error with its place and traceback, as a builtin class. The pool may not have other classes."""
+    """Return the error with its place, as a builtin class. The pool may not have other classes.
+
+    Its traceback is added, unless PAC raised it for the user.
+    """
     kind, text = type(error), str(error)
     if getattr(builtins, kind.__name__, None) is not kind:
         kind, text = RuntimeError, f"{kind.__name__}: {error}"
@@ -162,8 +165,17 @@ def _portable(error: Exception, where: str) -> Exception:
         copy = kind(f"{text} ({where})")
     except TypeError:  # a class that takes more arguments, such as UnicodeDecodeError
         copy = RuntimeError(f"{kind.__name__}: {text} ({where})")
-    copy.add_note(f"In a worker:\n{traceback.format_exc()}")
+    if not _is_for_users(error):
+        copy.add_note(f"In a worker:\n{traceback.format_exc()}")
     return copy
+
+
+def _is_for_users(error: Exception) -> bool:
+    """Return whether PAC raised a ValueError. One of an environment, such as numpy's, needs its traceback."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return (
+        isinstance(error, ValueError) and bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("pac.")
+    )
 
 
 def main() -> None:
