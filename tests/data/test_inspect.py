@@ -113,3 +113,26 @@ def test_png_round_trip() -> None:
     start = data.index(b"IDAT") + 4
     rows = np.frombuffer(zlib.decompress(data[start:-16]), np.uint8).reshape(3, 13)
     np.testing.assert_array_equal(rows[:, 1:].reshape(3, 4, 3), image)
+
+
+def test_other_things_than_a_dataset_are_named(tmp_path: Path) -> None:
+    """The error was FileNotFoundError of a spec.json, whatever the path held."""
+    state, actions = np.zeros((3, 2)), np.zeros((3, 1), np.float32)
+    np.savez(tmp_path / "mine.npz", observations=state, actions=actions, timeouts=[0, 0, 1])
+    for name, files in {"run": {"config.json": {"config": {}, "model": {}, "steps": 3}}, "empty": {}, "d": {}}.items():
+        (tmp_path / name).mkdir()
+        for file, content in files.items():
+            (tmp_path / name / file).write_text(json.dumps(content))
+    (tmp_path / "d/committed.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    expected = {
+        "mine.npz": r"data of the format arrays\. Import it first: pac import \S+mine.npz --out data/mine",
+        "run": r"a run of `pac train`\. To see it: pac report \S+run ",
+        "nope": r"nothing there\. Check the path",
+        "empty": r"a folder without one\. Name a dataset",
+        "notes.txt": r"a file\. Name a dataset",
+        "d": r"a dataset that has lost its spec.json\. Restore",
+    }
+    for name, words in expected.items():
+        with pytest.raises(ValueError, match=rf"{name}: expected a dataset of `pac import` or .*, found {words}"):
+            run(str(tmp_path / name))

@@ -77,6 +77,8 @@ def test_a_file_that_fits_two_formats_is_refused(tmp_path: Path, rewards: bool) 
     expected = r"ogbench would read 4 episodes with 16 steps; arrays would read 4 episodes with 20 steps"
     with pytest.raises(ValueError, match=rf"{expected}.*--format ogbench or --format arrays"):
         open_source(path)
+    with pytest.raises(ValueError, match="A key 'timeouts' in the file would decide for arrays"):
+        open_source(path)
     assert all(episode.terminated for episode in open_source(path, "arrays").episodes)
     assert not any(episode.terminated for episode in open_source(path, "ogbench").episodes)
     more = foreign.save_arrays(tmp_path / "b.npz", arrays, qpos=np.zeros((20, 2)))
@@ -97,6 +99,17 @@ def test_fields_that_would_be_lost_are_refused_or_named(tmp_path: Path) -> None:
     assert notes == ["Not read: infos."]
     path = foreign.write_d4rl(tmp_path / "c.hdf5", tricky())
     assert any("Not read: infos" in note for note in open_source(path).notes)
+
+
+def test_other_keys_of_a_file_are_named(tmp_path: Path) -> None:
+    arrays = example()
+    renamed = {"obs": arrays["observations"], "action": arrays["actions"], "reward": arrays["rewards"]}
+    path = foreign.save_arrays(tmp_path / "a.npz", renamed, timeouts=arrays["timeouts"] | arrays["terminals"])
+    words = r"keys 'actions' and 'observations' .*found keys timeouts, obs, action, reward\. Name them: --format arrays"
+    with pytest.raises(ValueError, match=rf"{words} --keys observation.state=obs action=action reward=reward$"):
+        open_source(path)
+    keys = {STATE: ("obs",), "action": ("action",), "reward": ("reward",)}
+    assert open_source(path, "arrays", ImportOptions(keys=keys)).num_episodes == 4
 
 
 def test_keys_and_facts_of_an_array_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Histograms and images on the page come from a sample of episodes. All else is of
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pac.cli.next_step import Step, print_next, train_command
-from pac.data.store import REWARD, Dataset
+from pac.cli.next_step import Step, print_next, report_command, train_command
+from pac.data.store import REWARD, SPEC, Dataset
+from pac.files import problem
+from pac.formats import fitting_formats
 from pac.report.dataset_page import html_page
 from pac.report.dataset_summary import describe_dataset, format_results
+from pac.report.sources import LoadedEvaluation, LoadedImprovement, LoadedRun, Source, read_sources
 
 ROWS = 40  # of a printed table
+KINDS: dict[type[Source], str] = {
+    LoadedRun: "a run of `pac train`",
+    LoadedEvaluation: "an evaluation of `pac evaluate`",
+    LoadedImprovement: "an improvement of `pac improve`",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 1 if files are damaged."""
+    _check_place(args.path)
     report = describe_dataset(args.path, check_files=args.verify)
     if args.html:
         args.html.write_text(html_page(report))
@@ -40,6 +50,22 @@ def run(args: argparse.Namespace) -> int:
         made = f"{args.html}: {args.html.stat().st_size / 1e6:.1f} MB. Open it in a browser." if args.html else ""
         print_next(Console(), made, *next_steps(args.path, report))
     return int(report["verified"] is False)
+
+
+def _check_place(path: Path) -> None:
+    """Raise if `path` holds data of another format, or something that `pac report` shows."""
+    if (path / SPEC).is_file() or not path.exists():
+        return
+    expected = "a dataset of `pac import` or `pac collect`"
+    if formats := fitting_formats(path):
+        fix = f"Import it first: {shlex.join(['pac', 'import', str(path), '--out', f'data/{path.resolve().stem}'])}"
+        raise problem(path, expected=expected, found=f"data of the format {' or '.join(formats)}", fix=fix)
+    try:
+        (source,) = read_sources(path)
+    except ValueError:
+        return  # the error of a dataset says more
+    fix = f"To see it: {shlex.join(map(str, report_command([path], Path('report.html'))))}"
+    raise problem(path, expected=expected, found=KINDS[type(source)], fix=fix)
 
 
 def next_steps(path: Path, report: dict[str, Any]) -> list[Step]:
