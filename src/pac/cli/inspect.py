@@ -32,6 +32,7 @@ KINDS: dict[type[Source], str] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, help="folder of a dataset")
+    parser.add_argument("--reward", help="describe under a rule (sparse-success, time-to-go) or a stored column")
     parser.add_argument("--verify", action="store_true", help="read every byte and compare checksums")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page with histograms and images")
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 1 if files are damaged."""
     _check_place(args.path)
-    report = describe_dataset(args.path, check_files=args.verify)
+    report = describe_dataset(args.path, reward=args.reward, check_files=args.verify)
     if args.html:
         args.html.write_text(html_page(report))
     if args.json:
@@ -72,8 +73,10 @@ def next_steps(path: Path, report: dict[str, Any]) -> list[Step]:
     """Return the command that trains on a dataset. Without differing rewards there is nothing to learn but cloning."""
     if not report["episodes"] or report["verified"] is False:
         return []
-    reward = Dataset(path).statistics(REWARD)
-    settings = ["objective.method=bc"] if reward["min"] == reward["max"] else []
+    settings = [] if report["reward"] is None else [f"reward={report['reward']}"]
+    stored = Dataset(path).statistics(REWARD)
+    if not settings and stored["min"] == stored["max"]:
+        settings = ["objective.method=bc"]
     return [("", train_command(path, *settings))]
 
 
@@ -83,6 +86,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     console.print(f"[bold]{escape(report['path'])}[/]  {sizes}, control rate {rate}")
     cameras = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in report["cameras"].items()) or "none"
     console.print(f"Cameras: {cameras}. Rewards: {', '.join(report['rewards'])}.")
+    if report["reward"] is not None:
+        console.print(f"Returns, ends and warnings are those under the reward {report['reward']!r}.", markup=False)
     console.print("Ends: " + ", ".join(f"{count:,} {name}" for name, count in report["ends"].items() if count) + ".")
     tasks = Table("task", "episodes", "return, mean [95%]", "success [95%]", box=SIMPLE, pad_edge=False)
     for row in [*report["tasks"][:ROWS], {"instruction": "all", "episodes": report["episodes"], **report}]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.markup import escape
 
-from pac.data.relabel import REWARD_OPTIONS, Labels, episode_returns, equal_reward, label
+from pac.data.relabel import Labels, episode_returns, equal_reward, label, label_episode
 from pac.data.statistics import SCALE_FLOOR, normalise_action
 from pac.data.store import ACTION, IMAGES, REWARD, STATE, Dataset, verify
 from pac.data.tokenizer import Tokenizer
@@ -35,10 +35,12 @@ class Sample:
     frames: dict[str, list[np.ndarray]]  # camera -> first and last image of a few episodes
 
 
-def draw_sample(dataset: Dataset) -> Sample:
-    """Return a sample of the dataset, the same one every time."""
+def draw_sample(dataset: Dataset, reward: str | None = None) -> Sample:
+    """Return a sample of the dataset, the same one every time. `reward` is a rule or a stored column."""
     count = min(len(dataset), SAMPLED_EPISODES // (10 if dataset.spec.cameras else 1))
     episodes = [dataset.episode(int(i), copy=False) for i in np.linspace(0, len(dataset) - 1, count)]
+    if reward is not None:
+        episodes = [label_episode(episode, reward) for episode in episodes]
     if not episodes:
         empty = np.zeros((0, dataset.spec.action_dim), np.float32)
         return Sample(state=np.zeros((0, 0)), action=empty, reward=np.zeros(0), frames={})
@@ -63,7 +65,7 @@ def describe_dataset(path: str | Path, *, reward: str | None = None, check_files
     the checksum of every byte.
     """
     dataset = Dataset(path)
-    index, spec = _index_under(dataset, reward), dataset.spec
+    index, spec = index_under(dataset, reward), dataset.spec
     damage = verify(path) if check_files else []
     report: dict[str, Any] = {
         "path": str(path),
@@ -128,7 +130,7 @@ def format_results(row: dict[str, Any]) -> tuple[str, str]:
     return returns, f"{success['rate']:.1%} [{success['low']:.1%}, {success['high']:.1%}]"
 
 
-def _index_under(dataset: Dataset, reward: str | None) -> np.ndarray:
+def index_under(dataset: Dataset, reward: str | None) -> np.ndarray:
     """Return the index of the episodes, with the returns and the ends under a reward."""
     if reward is None or not len(dataset):
         return dataset.index
@@ -193,7 +195,7 @@ def _warnings(
     if not len(dataset):
         yield "No episodes: the first one was never finished. Import or collect again."
         return
-    sample, labels = draw_sample(dataset), label(dataset, reward)
+    sample, labels = draw_sample(dataset, reward), label(dataset, reward)
     if rewards:
         yield from _reward_warnings(dataset, labels, reward, kept)
     yield from _state_warnings(_dimensions(dataset, STATE, dataset.spec.state_names), sample)
@@ -241,12 +243,15 @@ def _reward_warnings(dataset: Dataset, labels: Labels, reward: str | None, kept:
     stored = dataset.statistics(REWARD)
     differ = reward is None and kept is None and stored["min"] != stored["max"]  # known without reading any
     if not differ and (value := equal_reward(labels, kept)) is not None:
-        yield f"Every reward is {value:g}: a critic learns nothing from it. {REWARD_OPTIONS}"
+        yield (
+            f"Every reward is {value:g}: a critic learns nothing from it. Set `reward` to \"sparse-success\", "
+            '"time-to-go" or a stored column, or clone with objective.method=bc.'
+        )
     success = dataset.index["success"]
     if reward == "time-to-go" and (count := int(((success == 0) & labels.index["terminated"]).sum())):
         yield (
-            f"{count} failures are terminal: with time-to-go a short failure has a higher return than a slow success. "
-            'Set `reward` to "sparse-success", or import them with a time limit as their end.'
+            f"{count} failures are terminal: with time-to-go a short failure beats a slow success. "
+            'Set `reward` to "sparse-success", or mark their ends as `timeouts`.'
         )
     if reward is not None:
         return
