@@ -182,7 +182,7 @@ WRONG_TRAINING = {
     "an unknown method": ({"method": "pca"}, "Unknown method 'pca'"),
     "an unknown size": ({"size": "nanno"}, "nano"),
     "no steps": ({"steps": 0}, "expected a duration"),
-    "a wrong type": ({"discount": "high"}, "ObjectiveConfig.discount: expected float"),
+    "a wrong type": ({"discount": "high"}, "objective.discount: expected a number, found"),
     "an object": ({"discount": object()}, "expected a number, a text, a list or a table"),
     "a weight too many": ({"weights": [1, 2]}, "a weight of 0 or more for each of 1 datasets"),
     "no such start": ({"start": "runs/none"}, "runs/none"),

@@ -40,6 +40,10 @@ def test_unclear_names_are_refused(name: str, expected: str) -> None:
 
 def test_settings_are_completed() -> None:
     assert expand_setting("steps", 2000) == ("length", "2000 steps")
+    assert expand_setting("steps", "2k") == ("length", "2k steps")
+    assert expand_setting("steps", " 1.5M") == ("length", "1.5M steps")
+    assert expand_setting("steps", 2e3) == ("length", "2000.0 steps")
+    assert expand_setting("length", "2k") == ("length", "2k")  # refused with the units that there are
     assert expand_setting("steps", "3 epochs") == ("length", "3 epochs")
     assert expand_setting("tasks", "metaworld/push") == ("evaluation.tasks", ("metaworld/push",))
     assert expand_setting("mixture.defaults.cameras", "front") == ("mixture.defaults.cameras", ("front",))

@@ -66,23 +66,21 @@ class ObjectiveConfig:
     max_ratio: float = 1.0  # PAC+V: bound on pi/b
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "objective")
         if not 0 <= self.discount <= LARGEST_DISCOUNT:
-            raise ValueError(f"ObjectiveConfig.discount: expected a number in [0, 1), found {self.discount}.")
+            raise ValueError(f"objective.discount: expected a number in [0, 1), found {self.discount}.")
         if not 0 <= (weight := self.monte_carlo_weight) <= 1:
-            raise ValueError(f"ObjectiveConfig.monte_carlo_weight: expected a number in [0, 1], found {weight}.")
+            raise ValueError(f"objective.monte_carlo_weight: expected a number in [0, 1], found {weight}.")
         for name in ("logged_share", "hidden_rows"):
             if not 0 <= (share := getattr(self, name)) <= 1:
-                raise ValueError(f"ObjectiveConfig.{name}: expected a share in [0, 1], found {share}.")
+                raise ValueError(f"objective.{name}: expected a share in [0, 1], found {share}.")
         if not 0 <= (hidden := self.hidden_dims) < 1:
-            raise ValueError(f"ObjectiveConfig.hidden_dims: expected a probability in [0, 1), found {hidden}.")
-        check_least(self, "ObjectiveConfig", num_samples=1, num_steps=1)
+            raise ValueError(f"objective.hidden_dims: expected a probability in [0, 1), found {hidden}.")
+        check_least(self, "objective", num_samples=1, num_steps=1)
         positive = ("reward_scale", "temperature", "epsilon", "advantage_temperature", "max_weight", "max_ratio")
-        check_positive(self, "ObjectiveConfig", *positive)
+        check_positive(self, "objective", *positive)
         if self.improve and self.critic == "none":
-            raise ValueError(
-                "ObjectiveConfig: improve=true needs a critic; set critic to 'q' or 'v', or improve=false."
-            )
+            raise ValueError("objective: improve=true needs a critic; set critic to 'q' or 'v', or improve=false.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +101,7 @@ class OptimiserConfig:
     target_period: int | None = None  # updates between copies to the target network; None: 1/200 of the run, 10 to 100
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "optimiser")
         check_positive(self, "optimiser", "peak_rate", "clip_norm", "target_period")
         check_least(self, "optimiser", initial_rate=0, weight_decay=0)
         for name in ("beta1", "beta2"):
@@ -124,7 +122,7 @@ class CheckpointConfig:
     keep_every: str | None = None  # keep one for good that often; a multiple of `every`
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "checkpoint")
         check_duration(self.every, "checkpoint.every")
         if self.keep_every is not None:
             check_duration(self.keep_every, "checkpoint.keep_every")
@@ -145,7 +143,7 @@ class EvaluationConfig:
     seed: int = 10_000  # of the initial states; those of training data are others
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "evaluation")
         if self.every is not None:
             check_duration(self.every, "evaluation.every")
         check_least(self, "evaluation", episodes=1, workers=0, max_steps=1, seed=0)
@@ -165,7 +163,7 @@ class CollectConfig:
     workers: int = 0  # processes; 0: none beside the run's own
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "collect")
         if not self.tasks:
             raise ValueError("collect.tasks: expected at least one task, found none. `pac tasks` lists them.")
         check_least(self, "collect", episodes=1, workers=0, max_steps=1, seed=0)
@@ -191,7 +189,7 @@ class MachineConfig:
     wandb: str | None = None  # Weights & Biases project to log to as well
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "machine")
         check_least(self, "machine", accumulate=1, log_every=1, workers=0)
 
 
@@ -303,16 +301,25 @@ def check_keys(table: Any, known: Iterable[str], where: str, required: Iterable[
             raise ValueError(f"Expected {key!r} in {where}, found {sorted(table)}. Add it.")
 
 
-def check_types(config: Any) -> None:
+def check_types(config: Any, section: str) -> None:
     """Raise if a field of a config dataclass does not have the type of its annotation."""
     for name, hint in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
         if not _has_type(value, hint):
-            text = str(hint) if typing.get_args(hint) else getattr(hint, "__name__", str(hint))
-            raise ValueError(
-                f"{type(config).__name__}.{name}: expected {text.replace('typing.', '')}, found {value!r} "
-                f"({type(value).__name__})."
-            )
+            raise ValueError(f"{section}.{name}: expected {_plain(hint)}, found {value!r} ({type(value).__name__}).")
+
+
+def _plain(hint: Any) -> str:
+    """Return how an error speaks of a type."""
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, choices))
+    if origin is tuple:
+        return f"a list of {_plain(choices[0]).removeprefix('a ')}s"
+    if choices:  # a union
+        return " or ".join(map(_plain, choices))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "None"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def _has_type(value: Any, hint: Any) -> bool:

@@ -149,7 +149,7 @@ class Dataset(store.Dataset):
         return self.episode(index)
 
     def __str__(self) -> str:
-        return summary_text(describe_dataset(self.path))
+        return summary_text(describe_dataset(self.path, reward=self.reward))
 
     __repr__ = __str__
     _folder: "_Folder | None" = None  # keeps a temporary folder
@@ -247,8 +247,9 @@ def summary_text(report: dict[str, Any]) -> str:
     cameras = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in report["cameras"].items())
     lines.append(f"  {dims}{f', cameras {cameras}' if cameras else ''}")
     returns, success = format_results(report)
-    lines.append(f"  return {returns}" + (f", success {success}" if success != "-" else ""))
+    rule = f" under {report['reward']}" if report["reward"] else ""
+    lines.append(f"  return{rule} {returns}" + (f", success {success}" if success != "-" else ""))
     lines.append("  ends: " + ", ".join(f"{count:,} {name}" for name, count in report["ends"].items() if count))
-    texts = [repr(task["instruction"]) for task in report["tasks"]]
+    texts = [repr(task["instruction"]) if task["instruction"] else "(no instruction)" for task in report["tasks"]]
     lines.append(f"  tasks: {', '.join(texts[:3])}{f' and {len(texts) - 3} more' if len(texts) > 3 else ''}")
     return "\n".join(lines + [f"  warning: {text}" for text in report["warnings"]])

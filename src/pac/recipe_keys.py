@@ -6,6 +6,7 @@ is short for that section's key. `CHOSEN` decides between sections where several
 
 import dataclasses
 import difflib
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -86,10 +87,15 @@ def expand_key(name: str) -> str:
 
 
 def expand_setting(name: str, value: Any) -> tuple[str, Any]:
-    """Return the dotted key and the value of a setting. A number of steps becomes a duration, one text a list."""
+    """Return the dotted key and the value of a setting.
+
+    A number of steps, such as 2000 or "2k", becomes a duration. One text becomes a list where a list is expected.
+    """
     key = expand_key(name)
-    if name == "steps" and type(value) is int:
+    if name == "steps" and type(value) in (int, float):
         return key, f"{value} steps"
+    if name == "steps" and isinstance(value, str) and re.fullmatch(r"[0-9.]+\s*[kM]?", value.strip()):
+        return key, f"{value.strip()} steps"
     section, _, field = key.rpartition(".")
     if isinstance(value, str) and section in SECTIONS:
         hint = typing.get_type_hints(SECTIONS[section]).get(field)

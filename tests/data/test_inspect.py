@@ -113,3 +113,64 @@ def test_png_round_trip() -> None:
     start = data.index(b"IDAT") + 4
     rows = np.frombuffer(zlib.decompress(data[start:-16]), np.uint8).reshape(3, 13)
     np.testing.assert_array_equal(rows[:, 1:].reshape(3, 4, 3), image)
+
+
+def test_other_things_than_a_dataset_are_named(tmp_path: Path) -> None:
+    """The error was FileNotFoundError of a spec.json, whatever the path held."""
+    state, actions = np.zeros((3, 2)), np.zeros((3, 1), np.float32)
+    np.savez(tmp_path / "mine.npz", observations=state, actions=actions, timeouts=[0, 0, 1])
+    for name, files in {"run": {"config.json": {"config": {}, "model": {}, "steps": 3}}, "empty": {}, "d": {}}.items():
+        (tmp_path / name).mkdir()
+        for file, content in files.items():
+            (tmp_path / name / file).write_text(json.dumps(content))
+    (tmp_path / "d/committed.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    expected = {
+        "mine.npz": r"data of the format arrays\. Import it first: pac import \S+mine.npz --out data/mine",
+        "run": r"a run of `pac train`\. To see it: pac report \S+run ",
+        "nope": r"nothing there\. Check the path",
+        "empty": r"a folder without one\. Name a dataset",
+        "notes.txt": r"a file\. Name a dataset",
+        "d": r"a dataset that has lost its spec.json\. Restore",
+    }
+    for name, words in expected.items():
+        with pytest.raises(ValueError, match=rf"{name}: expected a dataset of `pac import` or .*, found {words}"):
+            run(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("rule", ["time-to-go", "sparse-success", "distance"])
+def test_a_dataset_is_described_under_a_chosen_reward(
+    rule: str, make_episode: Any, make_dataset: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Returns, ends and warnings were those of the stored reward, whatever was chosen."""
+    episodes = [make_episode(i, 5, success=i < 2) for i in range(3)]
+    for episode in episodes:
+        episode.reward[:] = 0
+        episode.extra_rewards["distance"] = np.arange(5, dtype=np.float32)
+    path = make_dataset("d", episodes, control_rate=20.0)
+    stored, found = describe_dataset(path), describe_dataset(path, reward=rule)
+    assert any("Every reward is 0" in text for text in stored["warnings"])
+    assert not any("Every reward" in text for text in found["warnings"])
+    returns = {"time-to-go": [-4, -4, -5], "sparse-success": [1, 1, 0], "distance": [10, 10, 10]}[rule]
+    for row in (found, found["tasks"][0]):
+        assert (row["return"]["mean"], row["return"]["max"]) == (pytest.approx(np.mean(returns)), max(returns))
+    ends = {"terminated": 0, "time limit": 3} if rule == "distance" else {"terminated": 2, "time limit": 1}
+    assert found["ends"] == ends | {"both": 0, "neither": 0}
+    assert run(str(path), "--reward", rule, "--html", str(tmp_path / "page.html")) == 0
+    printed = capsys.readouterr().out
+    assert f"under the reward '{rule}'" in printed
+    assert f"pac train own reward={rule} --data" in printed
+    with pytest.raises(ValueError, match="unknown extra reward 'tim'"):
+        describe_dataset(path, reward="tim")
+
+
+def test_warnings_are_short_and_speak_to_python_too(make_episode: Any, make_dataset: Any) -> None:
+    odd = [make_episode(i, 4, terminated=True, truncated=False, instruction="a" * i) for i in range(2)]
+    for episode in odd:
+        episode.reward[:] = 0
+    path = make_dataset("d", odd, action_low=(-9.0, -9.0), action_high=(9.0, 9.0))
+    warnings = describe_dataset(path)["warnings"] + describe_dataset(make_dataset("e", odd))["warnings"]
+    assert len(warnings) > 5
+    for text in warnings:
+        assert len(text.split()) <= 27, text  # names of dimensions count, too
+        assert not re.search(r"(?<!\()--(instruction|fps|keys)", text), text

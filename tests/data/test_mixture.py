@@ -239,7 +239,7 @@ def test_decimal_weights_are_exact_and_a_zero_weight_draws_nothing() -> None:
         ({"groups": [group(weight="heavy")]}, "float"),
         ({"groups": [group(), group()]}, "each dataset name once"),
         ({"groups": [{"weight": 1, "datasets": []}]}, "'name'"),
-        ({"groups": [group()], "window": 1}, "Mixture.window: expected at least 2, found 1"),
+        ({"groups": [group()], "window": 1}, "mixture.window: expected at least 2, found 1"),
         ({"groups": [group()], "defaults": {"keep_goals": 1}}, "Did you mean 'keep_goal'"),
     ],
 )

@@ -231,7 +231,7 @@ def test_names_and_places_that_are_refused(make_episode: Any, make_dataset: Any,
     ):
         with pytest.raises(ValueError, match=message):
             add_reward(path, name, height)
-    with pytest.raises(ValueError, match=r"nowhere/spec\.json"):
+    with pytest.raises(ValueError, match=r"nowhere: expected a dataset"):
         add_reward(tmp_path / "nowhere", "new", height)
     assert not (tmp_path / "nowhere").exists()
     with DatasetWriter(path, Dataset(path).spec), pytest.raises(ValueError, match="only writer"):

@@ -15,6 +15,7 @@ import pytest
 import torch
 from foreign import IMAGES, STATE, assert_same, change, make_episode, tricky, without_last
 
+from pac.data import missing_ends
 from pac.data.arrays import write_arrays, write_episodes
 from pac.data.store import Dataset, verify
 from pac.formats import detect_format, open_source
@@ -76,6 +77,8 @@ def test_a_file_that_fits_two_formats_is_refused(tmp_path: Path, rewards: bool) 
     expected = r"ogbench would read 4 episodes with 16 steps; arrays would read 4 episodes with 20 steps"
     with pytest.raises(ValueError, match=rf"{expected}.*--format ogbench or --format arrays"):
         open_source(path)
+    with pytest.raises(ValueError, match="A key 'timeouts' in the file would decide for arrays"):
+        open_source(path)
     assert all(episode.terminated for episode in open_source(path, "arrays").episodes)
     assert not any(episode.terminated for episode in open_source(path, "ogbench").episodes)
     more = foreign.save_arrays(tmp_path / "b.npz", arrays, qpos=np.zeros((20, 2)))
@@ -96,6 +99,17 @@ def test_fields_that_would_be_lost_are_refused_or_named(tmp_path: Path) -> None:
     assert notes == ["Not read: infos."]
     path = foreign.write_d4rl(tmp_path / "c.hdf5", tricky())
     assert any("Not read: infos" in note for note in open_source(path).notes)
+
+
+def test_other_keys_of_a_file_are_named(tmp_path: Path) -> None:
+    arrays = example()
+    renamed = {"obs": arrays["observations"], "action": arrays["actions"], "reward": arrays["rewards"]}
+    path = foreign.save_arrays(tmp_path / "a.npz", renamed, timeouts=arrays["timeouts"] | arrays["terminals"])
+    words = r"keys 'actions' and 'observations' .*found keys timeouts, obs, action, reward\. Name them: --format arrays"
+    with pytest.raises(ValueError, match=rf"{words} --keys observation.state=obs action=action reward=reward$"):
+        open_source(path)
+    keys = {STATE: ("obs",), "action": ("action",), "reward": ("reward",)}
+    assert open_source(path, "arrays", ImportOptions(keys=keys)).num_episodes == 4
 
 
 def test_keys_and_facts_of_an_array_file(tmp_path: Path) -> None:
@@ -139,6 +153,64 @@ def test_both_flags_and_absent_rewards_are_noted(tmp_path: Path) -> None:
     ]
     assert data.index["terminated"].tolist() == [True, False, True, False]
     assert data.index["success"].tolist() == [1, 0, 0, 0]
+
+
+def moving(num_episodes: int, steps: int, dims: int = 3) -> np.ndarray:
+    """Return smooth motions that begin at random states, one after another."""
+    rng, time = np.random.default_rng(0), np.arange(steps)[:, None]
+    parts = []
+    for _ in range(num_episodes):
+        start, phase = rng.normal(size=(2, dims))
+        parts.append(start + 0.3 * np.sin(0.1 * time + phase))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("steps", [25, 400])
+def test_episodes_that_are_glued_together_are_noted(tmp_path: Path, steps: int) -> None:
+    """30 episodes without their timeouts became 16, and nobody was told."""
+    states = moving(30, steps)
+    ends = np.arange(1, len(states) + 1) % steps == 0
+    terminals = ends & (np.arange(len(states)) // steps % 2 == 1)
+    arrays = {"observations": states, "actions": np.zeros((len(states), 1), np.float32), "terminals": terminals}
+    arrays["rewards"] = np.zeros(len(states))
+    notes: list[str] = []
+    data = Dataset(write_arrays(tmp_path / "a", **arrays, notes=notes))
+    assert len(data) == 15
+    jump = f"15 steps jump far more than others (first at row {steps - 1}): is an end of an episode missing? "
+    assert notes == ["No timeouts: 15 episodes end at terminals only.", f"{jump}Give timeouts."]
+    assert open_source(foreign.save_arrays(tmp_path / "a.npz", arrays), "arrays").notes == notes
+    notes.clear()
+    assert len(Dataset(write_arrays(tmp_path / "b", **arrays, timeouts=ends & ~terminals, notes=notes))) == 30
+    assert notes == []
+
+
+def test_a_sample_of_large_data_finds_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(missing_ends, "MOST_VALUES", 64 * 100 * 3)
+    states = moving(400, 50)
+    (note,) = missing_ends.note_jumps([states[:, :2], states[:, 2]], np.array([len(states)]))
+    assert note.startswith("In a sample of 6,400 rows, 1")
+    first = int(note.partition("at row ")[2].partition(")")[0])
+    assert first % 50 == 49
+    assert missing_ends.note_jumps([states], np.arange(50, len(states) + 1, 50)) == []
+
+
+@pytest.mark.parametrize("kind", ["wall", "push", "noise", "still", "short", "nan"])
+def test_motion_is_no_missing_end(kind: str) -> None:
+    """A wall stops one dimension at once, a push takes several steps, and a resting object hardly moves."""
+    states = moving(1, 500, 4)
+    if kind == "wall":  # a velocity that drops to zero, as in MountainCar
+        states[:, 0] = np.arange(500) % 100 * 0.01
+    elif kind == "push":
+        states += 5 / (1 + np.exp(-(np.arange(500)[:, None] - 250)))
+    elif kind == "noise":
+        states = np.random.default_rng(0).normal(size=states.shape)
+    elif kind == "still":
+        states = np.zeros((500, 2))
+    elif kind == "short":
+        states = states[:2]
+    else:
+        states[100] = np.nan
+    assert missing_ends.note_jumps([states], np.array([len(states)])) == []
 
 
 def changed(name: str, at: Any, value: Any) -> dict[str, Any]:
@@ -299,6 +371,7 @@ REAL = """
 import sys
 import numpy as np
 from d3rlpy.dataset import MDPDataset
+from pac.data import missing_ends
 from pac.data.arrays import write_arrays, write_episodes
 rng = np.random.default_rng(0)
 ends = np.arange(60) % 10 == 9

@@ -21,7 +21,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"others": [POINT]}, "expected other tasks than the targets"),
     ({"rounds": 0}, "improve.rounds: expected 1 or more, found 0"),
     ({"rounds": 10_001}, "improve.rounds: expected at most 10,000"),
-    ({"evaluation_episodes": 2.5}, "ImproveConfig.evaluation_episodes: expected int, found 2.5"),
+    ({"evaluation_episodes": 2.5}, "improve.evaluation_episodes: expected a whole number, found 2.5"),
     ({"workers": -1}, "improve.workers: expected 0 or more"),
     ({"steps": "soon"}, "improve.steps: expected a duration"),
     ({"first_steps": "0 steps"}, "improve.first_steps: expected a duration"),
@@ -29,7 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tolerance": -0.1}, r"improve.tolerance: expected a share in \[0, 1\]"),
     ({"imitation_weight": 1.5}, r"improve.imitation_weight: expected a share in \[0, 1\]"),
     ({"weight": 0.0}, "improve.weight: expected a number above 0"),
-    ({"collect": "sometimes"}, "ImproveConfig.collect"),
+    ({"collect": "sometimes"}, "improve.collect"),
     ({"first": "rndom"}, "Did you mean 'random'"),
 ]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pac.data import array_checks as checks
 from pac.data.array_checks import Rows
+from pac.data.missing_ends import note_jumps
 from pac.data.spec import IMAGES, STATE
 from pac.files import problem
 from pac.types import Episode
@@ -136,6 +137,10 @@ def table_of(
     notes = [NO_REWARDS] if rewards is None else []
     if both := int((ended & limited).sum()):
         notes.append(f"{both} episodes end with terminals and timeouts: they count as terminal.")
+    if timeouts is None:
+        notes.append(f"No timeouts: {len(ends):,} episodes end at terminals only.")
+    if next_observations is None:  # else each row is compared with the next observation before it
+        notes += note_jumps([used[key] for key in keys.get(STATE, ())], ends)
     names = state_names if len(state_names) else part_names(keys, used)
     state_dim = sum(width(used[key]) for key in keys.get(STATE, ()))
     return ArrayTable(

@@ -42,7 +42,7 @@ class DatasetCounts:
     success: float | None = None  # share of the episodes that say whether they succeeded
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "counts")
         check_least(self, "counts", windows=0, proprio=0, images=0, actions=0, episodes=0)
         if self.success is not None and not 0 <= self.success <= 1:
             raise ValueError(f"counts.success: expected a share in [0, 1], found {self.success}.")
@@ -83,8 +83,8 @@ class DatasetConfig:
     proprio_scale: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
         where = f"Dataset {self.name!r}"
+        check_types(self, where)
         for name in ("imitation_weight", "return_quantile", "keep_goal", "keep_text"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{where}: expected {name} in [0, 1], found {getattr(self, name)}.")
@@ -120,7 +120,7 @@ class DatasetGroup:
     success: float | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, f"Group {self.name!r}")
         check_least(self, f"Group {self.name!r}", weight=0)
         if not self.datasets:
             raise ValueError(f"Group {self.name!r}: expected a dataset, found none. Add one or drop the group.")
@@ -136,16 +136,16 @@ class Mixture:
     image_size: tuple[int, int] | None = None  # height, width to resize images to; None: they must agree
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_least(self, "Mixture", batch_size=1, window=2)  # one transition needs two observations
+        check_types(self, "mixture")
+        check_least(self, "mixture", batch_size=1, window=2)  # one transition needs two observations
         if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
-            raise ValueError(f"Mixture.image_size: expected height and width, found {self.image_size}.")
+            raise ValueError(f"mixture.image_size: expected height and width, found {self.image_size}.")
         if not sum(group.weight for group in self.groups) > 0:
             weights = [group.weight for group in self.groups]
-            raise ValueError(f"Mixture: expected a group with a positive weight, found {weights}. Raise a weight.")
+            raise ValueError(f"mixture: expected a group with a positive weight, found {weights}. Raise a weight.")
         names = [dataset.name for dataset in self.datasets]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"Mixture: expected each dataset name once, found {repeated} more often. Rename them.")
+            raise ValueError(f"mixture: expected each dataset name once, found {repeated} more often. Rename them.")
 
     @property
     def datasets(self) -> tuple[DatasetConfig, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import pac
-from pac.files import problem
+from pac.files import ProblemError, problem
 from pac.types import Episode
 
 STATE, IMAGES, GOALS = "observation.state", "observation.images.", "goal.images."
@@ -104,6 +104,8 @@ class DatasetSpec:
     @classmethod
     def from_json(cls, path: Path) -> "DatasetSpec":
         """Read a spec from a file."""
+        if not path.is_file():
+            raise _no_dataset(path)
         try:
             table = json.loads(path.read_text())
             if table["format"] != "pac-episodes" or table["version"] != 1:
@@ -121,3 +123,18 @@ class DatasetSpec:
             expected, found = "the spec of a dataset (pac-episodes, version 1)", f"{type(error).__name__}: {error}"
             fix = "Name a folder made by `pac import` or `pac collect`, or restore the file."
             raise problem(path, expected=expected, found=found, fix=fix) from error
+
+
+def _no_dataset(path: Path) -> ProblemError:
+    """Return the error about a place that has no spec."""
+    folder = path.parent
+    found, fix = "nothing there", "Check the path."
+    first = "Data of other formats is imported first: pac import SOURCE --out FOLDER."
+    if folder.is_file():
+        found, fix = "a file", f"Name a dataset's folder. {first}"
+    elif (folder / "committed.json").is_file():
+        found, fix = f"a dataset that has lost its {path.name}", "Restore the file from a copy."
+    elif folder.is_dir():
+        found, fix = "a folder without one", f"Name a dataset's folder. {first}"
+    expected = f"a dataset of `pac import` or `pac collect` (a folder with {path.name})"
+    return problem(folder, expected=expected, found=found, fix=fix)

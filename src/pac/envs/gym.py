@@ -116,7 +116,8 @@ def _make(task: str, renders: bool, max_steps: int | None) -> "gymnasium.Env[Any
             os.environ.setdefault("MUJOCO_GL", find_gl())
     try:
         with no_gl():
-            return gymnasium.make(name, render_mode=mode, max_episode_steps=max_steps, disable_env_checker=True)
+            options = {"render_mode": mode} if renders else {}  # an own class may not take the argument
+            return gymnasium.make(name, max_episode_steps=max_steps, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"{task}: expected another package to be installed: {error}") from error
     except (gymnasium.error.Error, ImportError) as error:

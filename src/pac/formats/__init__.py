@@ -30,14 +30,22 @@ FORMATS: dict[str, ModuleType] = {
 }
 
 
+def fitting_formats(path: Path) -> list[str]:
+    """Return the names of all formats that `path` may hold."""
+    with reading(path):
+        return [name for name, module in FORMATS.items() if module.detect(path)]
+
+
 def detect_format(path: Path) -> str:
     """Return the name of the format that `path` holds."""
-    with reading(path):
-        found = [name for name, module in FORMATS.items() if module.detect(path)]
+    found = fitting_formats(path)
+    if not found:
+        arrays.check_keys_of(path)
     expected, fix = f"data in one of the formats {', '.join(FORMATS)}", "Or name the format with --format."
     check(found, path, expected, "none of them", f"{CHECK_PATH} {fix}")
     if len(found) > 1:
         fix = f"Choose {' or '.join(f'--format {name}' for name in found)}. `pac import --formats` describes them."
+        fix += " A key 'timeouts' in the file would decide for arrays." if "arrays" in found else ""
         expected, readings = "one format", "; ".join(_reading(path, name) for name in found)
         check(False, path, expected, f"a file that fits {len(found)}: {readings}", fix)
     return found[0]

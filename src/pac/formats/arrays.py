@@ -19,6 +19,7 @@ import numpy as np
 
 from pac.data.array_table import ArrayTable, table_of, width
 from pac.data.arrays import bounds_of
+from pac.data.spec import STATE
 from pac.formats.checks import check
 from pac.formats.common import ForeignDataset
 from pac.formats.npz import names_of, open_columns
@@ -51,6 +52,22 @@ def detect(path: Path) -> bool:
     if "actions" not in names or not any(map(is_observation, names)):
         return False
     return bool(only_here(names)) or not names & OGBENCH_ONLY
+
+
+def check_keys_of(path: Path) -> None:
+    """Raise if an array file lacks the keys that this format needs. Say how to name them."""
+    if not (names := names_of(path)):
+        return
+
+    def like(*starts: str) -> str:
+        return next((name for name in names if name.lower().startswith(starts)), "KEY")
+
+    pairs = [f"{STATE}={like('obs', 'state')}", f"action={like('act')}"]
+    if (reward := like("rew")) not in ("KEY", "rewards"):
+        pairs.append(f"reward={reward}")
+    expected = "keys 'actions' and 'observations' (or 'observations/NAME', 'images.CAMERA')"
+    fix = f"Name them: --format arrays --keys {' '.join(pairs)}"
+    check(False, path, expected, f"keys {', '.join(names[:20])}", fix)
 
 
 def read_dataset(path: Path, options: ImportOptions) -> ForeignDataset:

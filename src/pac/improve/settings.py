@@ -50,7 +50,7 @@ class ImproveConfig:
     seed: int = 0  # of the collected episodes
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "improve")
         if not self.tasks:
             raise ValueError("improve.tasks: expected at least one task, found none. `pac tasks` lists them.")
         if both := sorted(set(self.tasks) & set(self.others)):

@@ -60,27 +60,27 @@ class ModelConfig:
     behaviour_head: bool = False  # a cloned policy beside the trained one: PAC+V's learned b(a|s)
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "model")
         zero_allowed = {"num_cameras", "num_goal_images", "num_text_tokens"}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if type(value) is int and value < (0 if field.name in zero_allowed else 1):
-                raise ValueError(f"ModelConfig.{field.name}: expected a positive whole number, found {value}.")
+                raise ValueError(f"model.{field.name}: expected a positive whole number, found {value}.")
         if self.latent_width % self.num_heads:
             raise ValueError(
-                f"ModelConfig: expected latent_width to be a multiple of num_heads, found {self.latent_width} and "
+                f"model: expected latent_width to be a multiple of num_heads, found {self.latent_width} and "
                 f"{self.num_heads}. Change either."
             )
         if not self.gains or min(self.gains) <= 0:
-            raise ValueError(f"ModelConfig.gains: expected at least one gain, all positive, found {self.gains}.")
+            raise ValueError(f"model.gains: expected at least one gain, all positive, found {self.gains}.")
         if self.mu_law_mu <= 0 or self.mu_law_range <= 0 or self.mu_law_bins < 2:
             raise ValueError(
-                "ModelConfig: expected mu_law_mu and mu_law_range positive and mu_law_bins at least 2, found "
+                "model: expected mu_law_mu and mu_law_range positive and mu_law_bins at least 2, found "
                 f"{self.mu_law_mu}, {self.mu_law_range} and {self.mu_law_bins}."
             )
         if self.initial_value is not None and not self.value_min <= self.initial_value <= self.value_max:
             raise ValueError(
-                f"ModelConfig.initial_value: expected a value in [{self.value_min}, {self.value_max}], found "
+                f"model.initial_value: expected a value in [{self.value_min}, {self.value_max}], found "
                 f"{self.initial_value}."
             )
         _ = self.action_bins, self.value_bins  # raises on impossible ranges

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pac.data.relabel import label_episode
 from pac.data.store import IMAGES, Dataset
 from pac.report import charts, html
-from pac.report.dataset_summary import draw_sample, format_results
+from pac.report.dataset_summary import draw_sample, format_results, index_under
 
 NUM_FRAMES = 6  # of the episode that is shown
 MOST_PIXELS = 240  # of a side of an image
@@ -20,7 +21,8 @@ MOST_CHARTS = 12  # of dimensions; more are folded
 def html_page(report: Mapping[str, Any]) -> str:
     """Return the page for a report of `describe_dataset`."""
     dataset = Dataset(report["path"])
-    index, sample = dataset.index, draw_sample(dataset)
+    reward = report["reward"]
+    index, sample = index_under(dataset, reward), draw_sample(dataset, reward)
     returns = charts.histogram("Returns", index["return"], x_name="return of an episode", y_name="episodes")
     others = [
         charts.histogram("Lengths", index["length"], x_name="steps of an episode", y_name="episodes"),
@@ -38,7 +40,7 @@ def html_page(report: Mapping[str, Any]) -> str:
         f'<p class="lead">{html.escape(headline(report))}</p>',
         f'<div class="headline">{returns.figure()}</div>' if returns.svg else "",
         *map(html.warning, report["warnings"]),
-        html.section("An episode", [_episode(dataset)] if len(dataset) else []),
+        html.section("An episode", [_episode(dataset, index, reward)] if len(dataset) else []),
         html.section("Tasks", [_table(["task", "episodes", "mean return [95%]", "success [95%]"], tasks)]),
         html.section("Lengths and rewards", [*equal, html.columns(drawing.figure() for drawing in others)]),
         html.section("Images: first and last of some episodes", images),
@@ -62,11 +64,11 @@ def headline(report: Mapping[str, Any]) -> str:
     return f"{text} {warnings} warning{'s' * (warnings != 1)}." if warnings else f"{text} No warnings."
 
 
-def _episode(dataset: Dataset) -> str:
+def _episode(dataset: Dataset, index: np.ndarray, reward: str | None) -> str:
     """Return the frames and rewards of a successful episode, or else of the one with the highest return."""
-    index = dataset.index
     number = int(np.lexsort((index["return"], index["success"]))[-1])
     episode, row = dataset.episode(number), index[number]
+    episode = episode if reward is None else label_episode(episode, reward)
     camera = next(iter(dataset.spec.cameras), None)
     strip = ""
     if camera is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.markup import escape
 
-from pac.data.relabel import REWARD_OPTIONS, Labels, equal_reward, label
+from pac.data.relabel import Labels, episode_returns, equal_reward, label, label_episode
 from pac.data.statistics import SCALE_FLOOR, normalise_action
 from pac.data.store import ACTION, IMAGES, REWARD, STATE, Dataset, verify
 from pac.data.tokenizer import Tokenizer
@@ -35,10 +35,12 @@ class Sample:
     frames: dict[str, list[np.ndarray]]  # camera -> first and last image of a few episodes
 
 
-def draw_sample(dataset: Dataset) -> Sample:
-    """Return a sample of the dataset, the same one every time."""
+def draw_sample(dataset: Dataset, reward: str | None = None) -> Sample:
+    """Return a sample of the dataset, the same one every time. `reward` is a rule or a stored column."""
     count = min(len(dataset), SAMPLED_EPISODES // (10 if dataset.spec.cameras else 1))
     episodes = [dataset.episode(int(i), copy=False) for i in np.linspace(0, len(dataset) - 1, count)]
+    if reward is not None:
+        episodes = [label_episode(episode, reward) for episode in episodes]
     if not episodes:
         empty = np.zeros((0, dataset.spec.action_dim), np.float32)
         return Sample(state=np.zeros((0, 0)), action=empty, reward=np.zeros(0), frames={})
@@ -56,10 +58,14 @@ def draw_sample(dataset: Dataset) -> Sample:
     )
 
 
-def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str, Any]:
-    """Return the summary and the warnings as plain values. `check_files` compares the checksum of every byte."""
+def describe_dataset(path: str | Path, *, reward: str | None = None, check_files: bool = False) -> dict[str, Any]:
+    """Return the summary and the warnings as plain values.
+
+    `reward` is a rule or a stored column: returns, ends and warnings are then those under it. `check_files` compares
+    the checksum of every byte.
+    """
     dataset = Dataset(path)
-    index, spec = dataset.index, dataset.spec
+    index, spec = index_under(dataset, reward), dataset.spec
     damage = verify(path) if check_files else []
     report: dict[str, Any] = {
         "path": str(path),
@@ -67,7 +73,8 @@ def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str
         "episodes": len(dataset),
         "steps": dataset.num_steps,
         "bytes": sum(file.stat().st_size for file in Path(path).iterdir()),
-        "tasks": list(_tasks(dataset)),
+        "reward": reward,
+        "tasks": list(_tasks(dataset, index)),
         **_results(index),
         "length": _spread(index["length"]),
         "ends": _ends(index),
@@ -85,9 +92,9 @@ def describe_dataset(path: str | Path, *, check_files: bool = False) -> dict[str
         },
         "verified": not damage if check_files else None,
     }
-    rate = "Control rate unknown: give --fps at import, so that the policy can be run at the right speed."
+    rate = "Control rate unknown: give `control_rate` (--fps) at import, so that the policy runs at the right speed."
     rates = [rate] if len(dataset) and spec.control_rate is None else []
-    return report | {"warnings": damage + list(_warnings(dataset)) + rates}
+    return report | {"warnings": damage + list(_warnings(dataset, reward)) + rates}
 
 
 def training_warnings(sources: Sequence[WindowedDataset], *, critic: bool) -> list[str]:
@@ -123,13 +130,22 @@ def format_results(row: dict[str, Any]) -> tuple[str, str]:
     return returns, f"{success['rate']:.1%} [{success['low']:.1%}, {success['high']:.1%}]"
 
 
-def _tasks(dataset: Dataset) -> Iterator[dict[str, Any]]:
+def index_under(dataset: Dataset, reward: str | None) -> np.ndarray:
+    """Return the index of the episodes, with the returns and the ends under a reward."""
+    if reward is None or not len(dataset):
+        return dataset.index
+    index = np.array(label(dataset, reward).index)
+    index["return"] = episode_returns(dataset, reward)
+    return index
+
+
+def _tasks(dataset: Dataset, index: np.ndarray) -> Iterator[dict[str, Any]]:
     """Yield the results per instruction. Episodes are sorted once, since there may be many of both."""
-    task = dataset.index["instruction"]
+    task = index["instruction"]
     order = np.argsort(task, kind="stable")
     ends = np.searchsorted(task[order], np.arange(len(dataset.instructions) + 1))
     for name, first, last in zip(dataset.instructions, ends, ends[1:], strict=False):
-        yield {"instruction": name, "episodes": int(last - first), **_results(dataset.index[order[first:last]])}
+        yield {"instruction": name, "episodes": int(last - first), **_results(index[order[first:last]])}
 
 
 def _results(index: np.ndarray) -> dict[str, Any]:
@@ -179,7 +195,7 @@ def _warnings(
     if not len(dataset):
         yield "No episodes: the first one was never finished. Import or collect again."
         return
-    sample, labels = draw_sample(dataset), label(dataset, reward)
+    sample, labels = draw_sample(dataset, reward), label(dataset, reward)
     if rewards:
         yield from _reward_warnings(dataset, labels, reward, kept)
     yield from _state_warnings(_dimensions(dataset, STATE, dataset.spec.state_names), sample)
@@ -188,18 +204,18 @@ def _warnings(
     yield from _text_warnings(dataset)
     for camera, frames in sample.frames.items():
         if all(frame.std() < 1 for frame in frames):
-            yield f"Camera {camera!r} shows one flat colour: check the rendering, or leave it out with --keys."
+            yield f"Camera {camera!r} shows one flat colour: check the rendering, or leave it out (--keys)."
 
 
 def _state_warnings(state: list[dict[str, Any]], sample: Sample) -> Iterator[str]:
     if constant := _constant(state):
-        yield f"Constant state dimensions: {constant}. They carry no information. Leave them out with --keys."
+        yield f"Constant state dimensions: {constant}. They carry no information. Leave them out (--keys)."
     moving = [row for row in state if row["min"] < row["max"]]
     still = [row["name"] for row in moving if row["std"] < SCALE_FLOOR * max(1, abs(row["mean"]))]
     if still:
         yield (
-            f"State dimensions that hardly move: {_listed(still)}. Standardising divides them by a floor instead of "
-            "their deviation. Check their units."
+            f"State dimensions that hardly move: {_listed(still)}. Standardising divides them by a floor. Check their "
+            "units."
         )
     if not all(np.isfinite(values).all() for values in (sample.state, sample.action, sample.reward)):
         yield "NaN or infinite values in the arrays: the files were changed after writing. Import again."
@@ -210,16 +226,16 @@ def _action_warnings(dataset: Dataset, action: list[dict[str, Any]]) -> Iterator
         yield f"Constant action dimensions: {constant}. There is nothing to learn about them."
     if dataset.bounds_are_measured:
         yield (
-            "Action bounds were measured, not given: the robot may allow more than the data shows. Give the true ones "
-            "at import if you know them."
+            "Action bounds were measured: the robot may allow more. If you know them, give `action_low` and "
+            "`action_high`."
         )
         return
     ranges = zip(action, dataset.action_high - dataset.action_low, strict=True)
     narrow = [row["name"] for row, size in ranges if 0 < row["max"] - row["min"] < 0.2 * size]
     if narrow:
         yield (
-            f"Actions that use under a fifth of their bounds: {_listed(narrow)}. 101 bins on the whole range are "
-            "coarse for them. Import with tighter bounds, or with none to have them measured."
+            f"Actions that use under a fifth of their bounds: {_listed(narrow)}. 101 bins are coarse for them. Give "
+            "tighter `action_low` and `action_high`, or neither."
         )
 
 
@@ -227,12 +243,15 @@ def _reward_warnings(dataset: Dataset, labels: Labels, reward: str | None, kept:
     stored = dataset.statistics(REWARD)
     differ = reward is None and kept is None and stored["min"] != stored["max"]  # known without reading any
     if not differ and (value := equal_reward(labels, kept)) is not None:
-        yield f"Every reward is {value:g}: a critic learns nothing from it. {REWARD_OPTIONS}"
+        yield (
+            f'Every reward is {value:g}: a critic learns nothing from it. Set `reward` to "sparse-success", '
+            '"time-to-go" or a stored column, or clone with objective.method=bc.'
+        )
     success = dataset.index["success"]
     if reward == "time-to-go" and (count := int(((success == 0) & labels.index["terminated"]).sum())):
         yield (
-            f"{count} failures are terminal: with time-to-go a short failure has a higher return than a slow success. "
-            'Set `reward` to "sparse-success", or import them with a time limit as their end.'
+            f"{count} failures are terminal: with time-to-go a short failure beats a slow success. "
+            'Set `reward` to "sparse-success", or mark their ends as `timeouts`.'
         )
     if reward is not None:
         return
@@ -250,14 +269,14 @@ def _end_warnings(dataset: Dataset, index: np.ndarray) -> Iterator[str]:
     lengths, terminal = index["length"], _ends(dataset.index)["terminated"]
     if len(dataset) > 1 and terminal == len(dataset) and (lengths == lengths[0]).all() and lengths[0] > 1:
         yield (
-            f"All episodes end in a termination after exactly {lengths[0]} steps: these look like time limits, which "
-            "teach the critic that the task is over. Import with a format or option that tells the two apart."
+            f"All episodes end in a termination after exactly {lengths[0]} steps: these look like time limits. Mark "
+            "them in `timeouts` (--format arrays), not in `terminals`."
         )
     lost = int((~index["last_known"] & ~index["terminated"]).sum())
     if lost:
         yield (
-            f"{lost} episodes end without their last observation: that transition is left out, since there is nothing "
-            "to bootstrap from. Record the final observation if you can."
+            f"{lost} episodes end without their last observation, so that transition is left out. Give "
+            "`next_observations` if you can."
         )
     if neither := _ends(index)["neither"]:
         yield f"{neither} episodes end with neither termination nor time limit: they are treated as cut off."
@@ -267,7 +286,8 @@ def _text_warnings(dataset: Dataset) -> Iterator[str]:
     tokenizer = Tokenizer()
     if "" in dataset.instructions and len(dataset.instructions) > 1:
         empty = int((dataset.index["instruction"] == dataset.instructions.index("")).sum())
-        yield f"{empty} episodes have no instruction: tasks cannot be told apart. Import with --instruction."
+        fix = "Give `instruction` (--instruction) at import."
+        yield f"{empty} episodes have no instruction: tasks cannot be told apart. {fix}"
     long = [text for text in dataset.instructions if len(tokenizer.pieces(text)) > tokenizer.num_tokens]
     if long:
         yield (

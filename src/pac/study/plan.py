@@ -36,7 +36,7 @@ class StudyConfig:
     about: str = ""  # a sentence for the page: the question, and which settings were tuned on which data
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, "study")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"study.seeds: expected different numbers of 0 or more, found {list(self.seeds)}.")
         if not self.each or len(set(self.each)) < len(self.each):
