@@ -81,7 +81,10 @@ def expand_key(name: str) -> str:
 
 
 def expand_setting(name: str, value: Any) -> tuple[str, Any]:
-    """Return the dotted key and the value of a setting. A number of steps, such as 2000 or "2k", becomes a duration, one text a list."""
+    """Return the dotted key and the value of a setting. One text becomes a list if the key needs one.
+
+    A number of steps, such as 2000 or "2k", becomes a duration.
+    """
     key = expand_key(name)
     if name == "steps" and type(value) in (int, float):
         return key, f"{value} steps"
