@@ -87,9 +87,9 @@ def expand_key(name: str) -> str:
 
 
 def expand_setting(name: str, value: Any) -> tuple[str, Any]:
-    """Return the dotted key and the value of a setting.
+    """Return the dotted key and the value of a setting. One text becomes a list if the key needs one.
 
-    A number of steps, such as 2000 or "2k", becomes a duration. One text becomes a list where a list is expected.
+    A number of steps, such as 2000 or "2k", becomes a duration.
     """
     key = expand_key(name)
     if name == "steps" and type(value) in (int, float):

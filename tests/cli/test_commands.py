@@ -48,3 +48,17 @@ def test_help_of_each_command_is_printed(name: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main([name, "--help"])
     assert f"usage: pac {name}" in capsys.readouterr().out
+
+
+def test_a_mistyped_command_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluat", "random"])
+    assert "unknown command 'evaluat'. Did you mean 'evaluate'?" in capsys.readouterr().err
+
+
+def test_help_begins_with_a_sentence_and_no_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    about = " ".join(capsys.readouterr().out.partition("positional")[0].split())
+    assert about.partition("Offline")[2].count(".") == 1
+    assert "import pac" not in about

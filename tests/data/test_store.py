@@ -250,7 +250,7 @@ def test_other_episodes_need_another_folder(make_episode: Any, make_dataset: Any
         DatasetWriter(path, dataclasses.replace(Dataset(path).spec, state_dim=9))
     (path.parent / "other").mkdir()
     (path.parent / "other" / "thesis.tex").write_text("precious")
-    with pytest.raises(ValueError, match="other: expected a dataset .*found a folder without one"):
+    with pytest.raises(ValueError, match=r"other: expected a dataset .*found a folder without one"):
         DatasetWriter(path.parent / "other", Dataset(path).spec)
     with pytest.raises(ValueError, match=r"thesis\.tex: expected a folder"):
         DatasetWriter(path.parent / "other" / "thesis.tex", Dataset(path).spec)

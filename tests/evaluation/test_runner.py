@@ -215,3 +215,24 @@ def test_instructions_that_were_not_in_training(tmp_path: Path) -> None:
     assert found.document["settings"]["any_instruction"]
     with pytest.raises(ValueError, match="other settings"):
         evaluate({"ours": run.policy()}, [POINT], 2, workers=0, journal=tmp_path / "a.json")
+
+
+def test_no_episodes_are_refused() -> None:
+    """The result was an empty table."""
+    with pytest.raises(ValueError, match="episodes: expected 1 or more per task, found 0"):
+        evaluate({"random": "random"}, [POINT], 0)
+
+
+def test_a_failure_before_the_first_episode_leaves_no_file(tmp_path: Path) -> None:
+    def play(task: str, stop: Any = None) -> None:
+        evaluate({"random": "random"}, [task], 2, workers=0, journal=tmp_path / "s.json", should_stop=stop, max_steps=5)
+
+    with pytest.raises(ValueError, match="no-such-task"):
+        play("metaworld/no-such-task")
+    assert list(tmp_path.iterdir()) == []
+    play(POINT, stop=lambda: True)
+    names = [path.name for path in tmp_path.iterdir()]
+    assert names == ["s.json.partial.jsonl"]
+    with pytest.raises(ValueError, match="other settings"):
+        play("metaworld/no-such-task")
+    assert [path.name for path in tmp_path.iterdir()] == names

@@ -18,6 +18,8 @@ from pac.old_names import OldNameWarning, rename_options
 
 Command = Callable[[argparse.Namespace], int | None]
 
+ABOUT = "Offline RL on robots: bring in or collect episodes, train a policy and a critic, evaluate and compare."
+
 # Each command, the module that has its `add_arguments` and its `run`, and one line of help.
 COMMANDS = {
     "info": ("info", "parameters, tokens, FLOPs and memory of each model size"),
@@ -74,10 +76,14 @@ def _show_warning(others: Callable[..., None], message: Warning | str, kind: typ
 
 def parse(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """Import the command in `words`. Return its `run` function and the arguments to call it with."""
-    parser = argparse.ArgumentParser(prog="pac", description=pac.__doc__)
+    parser = argparse.ArgumentParser(prog="pac", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"pac {pac.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = next((word for word in words if not word.startswith("-")), None)
+    if asked is not None and asked not in COMMANDS:
+        from pac.config import suggest  # imports torch, which only this error pays for
+
+        parser.error(f"unknown command {asked!r}.{suggest(asked, COMMANDS)}")
     chosen: Any = None
     for name, (module, text) in COMMANDS.items():
         command = subparsers.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)

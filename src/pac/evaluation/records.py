@@ -184,9 +184,13 @@ class Journal:
             write_json(self.path, document, indent=1)
             partial_path(self.path).unlink(missing_ok=True)
 
-    def __exit__(self, *error: object) -> None:
-        if self._file is not None:
-            self._file.close()
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        if self._file is None or self.path is None:
+            return
+        self._file.close()
+        failed = kind is not None and issubclass(kind, Exception)  # Ctrl-C is none
+        if failed and not self.records:
+            partial_path(self.path).unlink(missing_ok=True)
 
 
 def _line(values: Mapping[str, Any]) -> str:

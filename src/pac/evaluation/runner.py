@@ -65,6 +65,8 @@ def evaluate(
     When `should_stop` returns True no further episode is awaited and the result is marked as not finished. Ctrl-C
     raises `EvaluationInterruptedError`, a KeyboardInterrupt that holds the result until then.
     """
+    if episodes < 1:
+        raise ValueError(f"episodes: expected 1 or more per task, found {episodes}.")
     chosen = make_actors(actors) if isinstance(actors, Mapping) else list(actors)
     jobs = make_jobs(tasks, episodes, seed)
     order = [_key(actor, job) for actor in chosen for job in jobs]

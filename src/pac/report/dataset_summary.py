@@ -226,8 +226,8 @@ def _action_warnings(dataset: Dataset, action: list[dict[str, Any]]) -> Iterator
         yield f"Constant action dimensions: {constant}. There is nothing to learn about them."
     if dataset.bounds_are_measured:
         yield (
-            "Action bounds were measured: the robot may allow more. If you know them, give `action_low` and "
-            "`action_high`."
+            "Action bounds were measured: the robot may allow more. Give `action_low` and `action_high` if you know "
+            "the true ones."
         )
         return
     ranges = zip(action, dataset.action_high - dataset.action_low, strict=True)
@@ -286,8 +286,8 @@ def _text_warnings(dataset: Dataset) -> Iterator[str]:
     tokenizer = Tokenizer()
     if "" in dataset.instructions and len(dataset.instructions) > 1:
         empty = int((dataset.index["instruction"] == dataset.instructions.index("")).sum())
-        fix = "Give `instruction` (--instruction) at import."
-        yield f"{empty} episodes have no instruction: tasks cannot be told apart. {fix}"
+        told = "tasks cannot be told apart. Give `instruction` (--instruction) at import."
+        yield f"{empty} episodes have no instruction: {told}"
     long = [text for text in dataset.instructions if len(tokenizer.pieces(text)) > tokenizer.num_tokens]
     if long:
         yield (

@@ -39,8 +39,12 @@ def write_report(
         raise ValueError("A report: expected at least one run, evaluation or improvement, found none.")
     found = _read_all(sources)
     runs = [source for source in found if isinstance(source, LoadedRun)]
-    evaluations = [source for source in found if isinstance(source, LoadedEvaluation)]
+    evaluations = [source for source in found if isinstance(source, LoadedEvaluation) and source.records]
     improvements = [source for source in found if isinstance(source, LoadedImprovement)]
+    if not (runs or evaluations or improvements):
+        names = ", ".join(source.name for source in found)
+        fix = "Repeat the command that began the evaluation: it continues."
+        raise problem(names, expected="finished episodes", found="none: no episode has finished", fix=fix)
     rows, comparisons = group_runs(runs), compare_evaluations(evaluations, runs)
     names = dict.fromkeys([*rows, *(row for comparison in comparisons for row in comparison.members)])
     colours = {name: index for index, name in enumerate(names)}
