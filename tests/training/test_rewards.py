@@ -148,13 +148,13 @@ def test_warnings_of_the_data_come_before_step_0(
 ) -> None:
     """A warning that datasets share is one line. With a rule, the ends are the rule's."""
     for name in ("arm", "leg"):
-        write(tmp_path / f"data/{name}", plain, None)
+        write(tmp_path / f"data/{name}", plain, None, instruction="go " * 80)
     table = dump(recipe(tmp_path / "data", length="1 steps"), tmp_path / "recipe.toml")
     assert main(["train", str(table), "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     told = " ".join((captured.out + captured.err).split())
-    assert told.count("Control rate unknown") == 1
-    assert "Warning: arm, leg: Control rate unknown" in told
+    assert told.count("longer than 50 tokens") == 1
+    assert "Warning: arm, leg: 1 instructions are longer" in told
     assert told.index("One epoch of all") < told.index("Warning: ") < told.index("step 1/1")
     assert main(["train", str(table), "--out", str(tmp_path / "run"), "length=2 steps", "--resume"]) == 0
     assert "Warning" not in "".join(capsys.readouterr())

@@ -55,8 +55,8 @@ def find_jumps(parts: Sequence[np.ndarray], starts: Sequence[int] | np.ndarray, 
         inside = length[1:-1]
         around = np.maximum(length[:-2], length[2:])
         far = np.flatnonzero((inside > TIMES * usual) & (inside > ALONE * around)) + 1
-        together = (step[far] > ALONE * np.maximum(step[far - 1], step[far + 1])).sum(1) >= needed
-        found.append(far[together] + start)
+        several = (step[far] > ALONE * np.maximum(step[far - 1], step[far + 1])).sum(1) >= needed
+        found.append(far[several] + start)
     rows = np.concatenate(found)
     return rows[~np.isin(rows + 1, ends)]
 

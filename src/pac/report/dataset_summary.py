@@ -286,8 +286,8 @@ def _text_warnings(dataset: Dataset) -> Iterator[str]:
     tokenizer = Tokenizer()
     if "" in dataset.instructions and len(dataset.instructions) > 1:
         empty = int((dataset.index["instruction"] == dataset.instructions.index("")).sum())
-        told = "tasks cannot be told apart. Give `instruction` (--instruction) at import."
-        yield f"{empty} episodes have no instruction: {told}"
+        fix = "Tasks cannot be told apart. Give `instruction` (--instruction) at import."
+        yield f"{empty} episodes have no instruction. {fix}"
     long = [text for text in dataset.instructions if len(tokenizer.pieces(text)) > tokenizer.num_tokens]
     if long:
         yield (

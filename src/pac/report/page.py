@@ -42,9 +42,9 @@ def write_report(
     evaluations = [source for source in found if isinstance(source, LoadedEvaluation) and source.records]
     improvements = [source for source in found if isinstance(source, LoadedImprovement)]
     if not (runs or evaluations or improvements):
-        names = ", ".join(source.name for source in found)
+        where = ", ".join(source.name for source in found)
         fix = "Repeat the command that began the evaluation: it continues."
-        raise problem(names, expected="finished episodes", found="none: no episode has finished", fix=fix)
+        raise problem(where, expected="finished episodes", found="none: no episode has finished", fix=fix)
     rows, comparisons = group_runs(runs), compare_evaluations(evaluations, runs)
     names = dict.fromkeys([*rows, *(row for comparison in comparisons for row in comparison.members)])
     colours = {name: index for index, name in enumerate(names)}
