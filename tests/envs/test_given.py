@@ -128,6 +128,9 @@ def test_a_command_finds_modules_in_its_folder(tmp_path: Path) -> None:
     done = subprocess.run([*start, *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Mine-v0" in done.stdout
+    code = "import pac; pac.collect('robot:Mine-v0', 'random', episodes=1, out='data/a', workers=1)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_command_suggests_the_family_of_gymnasium(capsys: pytest.CaptureFixture[str]) -> None:

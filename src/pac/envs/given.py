@@ -97,7 +97,7 @@ def describe(spec: Any) -> str:
 def _known_to_workers() -> frozenset[str]:
     """Return the ids that a fresh interpreter knows: those of Gymnasium and of its plugins."""
     code = "import gymnasium, pac.envs.given as g; print(*map(g.describe, gymnasium.registry.values()), sep='\\n')"
-    paths = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     done = subprocess.run([sys.executable, "-P", "-c", code], env=paths, stdout=subprocess.PIPE, text=True, check=True)
     return frozenset(done.stdout.splitlines())
 

@@ -94,7 +94,7 @@ class ProcessLink(Link):
                 pass_fds=(theirs.fileno(), shared.fileno()),
                 stdin=subprocess.DEVNULL,
                 process_group=0,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
             )
         self.connection = Connection(ours.detach())
         with contextlib.suppress(WorkerLostError):  # the first request will raise it again
