@@ -206,7 +206,7 @@ def load_actors(texts: Sequence[str]) -> tuple[ActorLike, tuple[str, ...], tuple
     """Return the actor that texts such as "scripted@0.7" or "runs/a" name, with all names and weights."""
     names, weights = [], []
     for text in texts:
-        name, _, weight = text.rpartition("@")
+        name, _, weight = ("", "", text) if Path(text).is_dir() else text.rpartition("@")
         try:
             weights.append(float(weight) if name else 1.0)
             names.append(name or text)

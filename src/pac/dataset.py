@@ -174,10 +174,11 @@ class _Folder:
     def open(self, kind: type[Dataset]) -> Dataset:
         """Return the new dataset, or the one that was there and holds the same. Raise if they differ."""
         if self.out is not None and self.path != self.out:
-            if not self._is_same() and not self.overwrite:
+            is_same = self._is_same()
+            if not is_same and not self.overwrite:
                 fix = "Pass overwrite=True, name another folder, or open it with pac.Dataset.open."
                 raise problem(self.out, expected="a new folder", found="a dataset of other episodes", fix=fix)
-            if not self._is_same():
+            if not is_same:
                 self.out.rename(self.path.parent / "old")
                 self.path.rename(self.out)
             return kind(self.out)

@@ -57,6 +57,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pac": ({"critic": "q", "improve": True}, {}),
     "pac+v": ({"critic": "v", "improve": True}, {"imitation_weight": 0.0}),
 }
+WEIGHT = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")  # in "data/a@3"
 COLLECTED = "{collected}"  # in a dataset's path: the folder of [collect]
 BATCH_SIZES = {"nano": 64, "micro": 128}  # of runs without a recipe: these sizes train on a CPU. Others: 512
 
@@ -196,9 +197,11 @@ def data_groups(data: Sequence[str]) -> list[dict[str, Any]]:
     """
     groups: list[dict[str, Any]] = []
     for text in data:
+        path, share = Path(text), 1.0
         place, _, weight = text.rpartition("@")
-        name, share = (place, float(weight)) if place and re.fullmatch(r"\d+(\.\d*)?", weight) else (text, 1.0)
-        path = Path(name).expanduser().absolute()
+        if not (path.expanduser() / "spec.json").is_file() and place and WEIGHT.fullmatch(weight):
+            path, share = Path(place), float(weight)  # the name of a folder may have an @, too
+        path = path.expanduser().absolute()
         if not (path / "spec.json").is_file():
             fix = "Bring data of other formats in with `pac import` first."
             raise problem(path, expected="the folder of a dataset", found="none", fix=fix)

@@ -106,6 +106,11 @@ def test_data_without_a_recipe(tmp_path: Path) -> None:
     assert [dataset.reward_scale for dataset in config.mixture.datasets] == [2.0, 1.0]
     same = load_recipe(None, data=[str(tmp_path / "a"), str(tmp_path / "a")])
     assert [dataset.name for dataset in same.mixture.datasets] == ["a", "a-2"]
+    (tmp_path / "a").rename(tmp_path / "a@2")  # a folder, not a weight
+    (group,) = load_recipe(None, data=[f"{tmp_path}/a@2"]).mixture.groups
+    assert (group.name, group.weight) == ("a@2", 1.0)
+    (group,) = load_recipe(None, data=[f"{tmp_path}/a@2@1e-05"]).mixture.groups
+    assert (group.name, group.weight) == ("a@2", 1e-5)
     with pytest.raises(ValueError, match="expected the folder of a dataset, found none"):
         load_recipe(None, data=[str(tmp_path / "c")])
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.recipe and args.data and "=" in args.recipe and not Path(args.recipe).exists():
+    if args.recipe and "=" in args.recipe and not Path(args.recipe).exists():
         args.recipe, args.overrides = None, [args.recipe, *args.overrides]
     if args.recipe is None and not args.data:
         raise ValueError("Expected a recipe or --data, found neither. Try: pac train smoke --out runs/smoke")
