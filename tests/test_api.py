@@ -277,6 +277,11 @@ def test_agents_are_evaluated_and_compared(agent: pac.Agent, capfd: pytest.Captu
     by_factory = agent.evaluate(lambda: gymnasium.make("Pendulum-v1"), episodes=3, max_steps=20)
     assert np.isfinite([by_env.returns.mean, by_factory.returns.mean]).all()
     env.reset(seed=0)  # still open
+    modes = pac.compare(
+        agent, pac.load(agent.path, sampling="mode"), "Pendulum-v1", episodes=3, max_steps=20, workers=0
+    )
+    assert modes.differences[0].pairs == 3
+    assert "The same as" not in capfd.readouterr().err  # no command gives each checkpoint a sampling of its own
     named = agent.evaluate("Pendulum-v1", episodes=3, max_steps=20, workers=0, instruction="swing up")
     assert named.returns == scores.returns  # one instruction was known, and none was shown in training
     assert "--instruction 'swing up'" in capfd.readouterr().err

@@ -49,7 +49,11 @@ def play(
     limits: dict[str, Any] = {"max_steps": max_steps, "stop_at_success": stop_at_success, "cameras": tuple(cameras)}
     processes = (os.cpu_count() or 1) if workers is None else workers
     given = any(map(is_given, names))  # these environments are in this process alone
-    command = "" if given else _command(actors, names, episodes, seed, limits | {"json": json}, any_instruction)
+    choices = {(actor.sampling, actor.instruction) for actor in actors.values() if actor.checkpoint}
+    has_command = not given and len(choices) < 2  # a command has one way of acting for all checkpoints
+    command = (
+        "" if not has_command else _command(actors, names, episodes, seed, limits | {"json": json}, any_instruction)
+    )
     console = Console(stderr=True)
     if command:
         console.print(f"The same as: {command}", markup=False, highlight=False, soft_wrap=True)
