@@ -1,4 +1,4 @@
-"""Collect, train and evaluate in an environment of your own: `python examples/gymnasium_env.py` (1 minute)."""
+"""Collect, train and evaluate in an environment of your own: `python examples/gymnasium_env.py` (2 minutes)."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Poor demonstrations, where PAC beats cloning: `python examples/poor_data.py` (5 minutes of two CPU cores).
+"""Poor demonstrations, where PAC beats cloning: `python examples/poor_data.py`.
 
 The scripted policy is right in 40% of its phases, and mirrors its actions in another 40%. It switches every few steps.
 """
